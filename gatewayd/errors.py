@@ -358,6 +358,7 @@ class NumericalError(GatewayError):
     code = "numerical_error"
 
 
+# The same sentence for every bug: an exception's text could quote a request or name internals.
 MISTAKE = "internal error of the gateway; see its log"
 
 

@@ -22,8 +22,10 @@ def main() -> int:
     try:
         config = stream.read_config()
     except EOFError:
+        # The daemon has ended before it sent a configuration: nothing to serve, and no error.
         return 0
     configure(config)
+    # Before torch is imported: OpenMP reads its settings when it is loaded.
     threads = configure_threads(config.threads)
 
     # Imported objects live as long as the process: scanning them takes a quarter of the start.

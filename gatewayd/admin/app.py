@@ -120,10 +120,12 @@ class Admin:
         if order not in ("newest", "slowest"):
             raise InvalidRequest("order must be newest or slowest", param="order")
         if (
+            # Truncated: int() refuses thousands of digits with an error of its own.
             not (limit.isascii() and limit.isdigit())
             or not 1 <= int(limit[:9]) <= self._recent.most
         ):
             raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
+        # The name of the method is one of the two that were checked.
         found = getattr(self._recent, order)(int(limit))
         return {"requests": [row(record) for record in found]}
 
@@ -189,6 +191,8 @@ def build_admin(
             Route("/admin/limits", AdminEndpoint(admin.limits), methods=["PATCH"]),
             Route("/admin/pins", AdminEndpoint(admin.pin), methods=["PUT"]),
             Route("/admin/requests", AdminEndpoint(admin.requests), methods=["GET"]),
+            # A path, since clients choose ids. For a POST to .../cancel this is only a partial
+            # match, and starlette goes on to the full one.
             Route("/admin/requests/{id:path}", AdminEndpoint(admin.explain), methods=["GET"]),
             *tenant_routes(tenancy),
             *more,

@@ -78,6 +78,7 @@ class AuditRecord:
         told: dict[str, Any] = {}
         try:
             yield told
+        # Cancelled handlers, too: the end of the daemon may interrupt an action.
         except (Exception, asyncio.CancelledError) as failure:
             why = getattr(failure, "message", str(failure)) or type(failure).__name__
             try:
@@ -85,6 +86,7 @@ class AuditRecord:
             except _NotRecorded as error:
                 _log.error("cannot write audit record for the failure of %s: %s", action, error)
             raise
+        # Outside of the ``try``: an action that was done must not be recorded as failed.
         await self(scope, action, target, **detail, **told)
 
     async def _write(self, scope: Scope, action: str, target: str, detail: dict[str, Any]) -> None:

@@ -98,6 +98,7 @@ def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Con
         except ValidationError as error:
             raise ChangeRefused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
     config = config.model_copy(update=new)
+    # Checked in the result, because an unset value means the device's default.
     if sizes(config.engine).max_batch_tokens > most_tokens:
         raise ChangeRefused(
             f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
@@ -134,7 +135,9 @@ def log_restarts_required(now: Config, new: Config) -> None:
         if table in hot:
             continue
         ours, theirs = getattr(now, table), getattr(new, table)
+        # Of both: a sub-table of a strategy may be in one of them only.
         for key in {**ours.model_dump(), **theirs.model_dump()}:
+            # Limits are applied at once, by the caller.
             if LIMITS.get(key) != table and _value(ours, key) != _value(theirs, key):
                 _log.warning("restart required: [%s] %s has changed", table, key)
     if new.log.format != now.log.format:

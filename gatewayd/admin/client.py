@@ -39,6 +39,7 @@ def call(path: str, method: str, route: str, body: object = None, wait: float = 
         AdminError: no daemon listens, it denies access, or it refuses the request.
     """
     with _connected(path) as connection:
+        # Effective, because the connection is made by the request below.
         connection.timeout = _SECONDS + wait
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
@@ -61,6 +62,7 @@ def stream_snapshots(path: str, interval: float = 0.5) -> Generator[Snapshot, No
         answer = connection.getresponse()
         if answer.status != 200:
             _value(answer)
+        # Keep-alive comments arrive well within the timeout, however rare the snapshots are.
         for line in answer:
             if line.startswith(_DATA):
                 try:
@@ -76,6 +78,7 @@ def _connected(path: str) -> Iterator[http.client.HTTPConnection]:
     connection = _Connection(path)
     try:
         yield connection
+    # The daemon aborts connections of other users before it reads a byte.
     except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
         raise AdminError(
             f"the daemon at {path} denies access: run as its own user or as root"

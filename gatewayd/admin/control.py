@@ -80,6 +80,7 @@ class Control:
         self._plugged = plugged
         self._kept = kept
         self._lock = asyncio.Lock()
+        # Settings with which each strategy was first used; those that need a restart must stay.
         self._first = {
             (kind, name): table.settings(name) for kind, name, table in configured(config)
         }
@@ -104,6 +105,7 @@ class Control:
         Raises:
             ChangeRefused: the previous strategies stay.
         """
+        # One swap at a time: each awaits plugins and engines, and builds on the result of the last.
         async with self._lock:
             new = kind_table_with(self.config, kind, names, settings)
             has_state = await self._swap(Kind(kind), new, who)
@@ -116,6 +118,7 @@ class Control:
         Raises:
             ChangeRefused: the limit does not exist, or a value is out of bounds; none is changed.
         """
+        # Without the lock: nothing is awaited, so no other change can come in between.
         self._set_limits(changes, who)
         self._persist([f"{LIMITS[name]}.{name}" for name in changes], who)
 
@@ -165,11 +168,13 @@ class Control:
         new = file if self._kept is None else self._kept.apply(file)
         plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
         try:
+            # All of the file first: one with any invalid strategy changes nothing.
             problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
         except PluginError as error:
             raise ChangeRefused(str(error)) from error
         if problems:
             raise ChangeRefused("; ".join(problems))
+        # The base of later changes is the file that was accepted, not one that was refused.
         if self._kept is not None:
             self._kept.file = file
         async with self._lock:
@@ -178,10 +183,12 @@ class Control:
             for kind in SWAPPABLE:
                 table: KindTable = getattr(new, kind.value)
                 if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
+                    # Settings of strategies that are not chosen may have changed nevertheless.
                     self.config = self.config.model_copy(update={kind.value: table})
                     continue
                 try:
                     await self._swap(kind, table, who)
+                # One refused change does not keep the others from being applied.
                 except ChangeRefused as refusal:
                     _log.error("[%s] not changed: %s", kind.value, refusal)
         self._set_slo(new.slo, who)
@@ -191,6 +198,7 @@ class Control:
                 self._set_limits(changes, who)
         except ChangeRefused as refusal:
             _log.error("limits not changed: %s", refusal)
+        # Of the table only the level: another format needs a restart.
         self.config = self.config.model_copy(
             update={"log": self.config.log.model_copy(update={"level": new.log.level})}
         )
@@ -243,7 +251,9 @@ class Control:
         chosen = [(name, settings) for name, settings in chosen_in(new) if name != NONE]
         try:
             for name, settings in chosen:
+                # In a thread, with a timeout: the import of a plugin may take long or hang.
                 await self._run_aside(f"{kind}.{name}", self._check, kind, name, settings)
+            # Before the engines swap: a chain whose watermark cannot be detected is refused.
             if kind is Kind.LOGITS_PROCESSOR:
                 marking = self.config.model_copy(update={kind.value: new})
                 detector = await self._run_aside(
@@ -259,6 +269,7 @@ class Control:
                 raise ChangeRefused(f"another {kind} needs a restart")
         except (PluginError, FleetSwapRefused) as error:
             raise ChangeRefused(str(error)) from error
+        # A copy of the present configuration: limits may have changed during the awaits above.
         self.config = self.config.model_copy(update={kind.value: new})
         for name, settings in chosen:
             self._first.setdefault((kind, name), settings)
@@ -299,6 +310,7 @@ class Control:
             f"{kind}.{name}", self._plugged.open_strategy, kind, name, settings
         )
         try:
+            # On the event loop: the watchdog interrupts the main thread alone.
             return fenced.replace(strategy, name)
         except Exception as error:
             raise ChangeRefused(f"{kind} {name} cannot take over: {error}") from error

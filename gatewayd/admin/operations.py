@@ -66,6 +66,7 @@ class Operations:
     async def hold(self, scope: Scope, receive: Receive) -> object:
         """Hold a request, so that it makes no progress."""
         found = self._find(scope)
+        # A drain has released all held requests; one held later would delay it to its timeout.
         if self._fleet.is_draining:
             raise InvalidRequest("the daemon finishes what it has and stops; cancel it instead")
         for job in _jobs(found):
@@ -81,6 +82,7 @@ class Operations:
 
     async def bump(self, scope: Scope, receive: Receive) -> object:
         """Change the class of a request, or move it to the front of its class."""
+        # The body first: the request may end while it is received.
         name = (await body_if_any(scope, receive, BumpBody)).priority
         found = self._find(scope)
         for job in _jobs(found):
@@ -90,6 +92,7 @@ class Operations:
     def _find(self, scope: Scope) -> Generation:
         asked = scope["path_params"]["id"]
         found = self._live.find(asked)
+        # A request that has failed is live until its response is closed.
         if found is None or found.is_done or found.error is not None:
             raise NotFound(
                 f"no request {asked[:128]!r} is running or waiting; ids are those of "
@@ -137,6 +140,7 @@ class Operations:
         try:
             await self._record(scope, "daemon.drain", "daemon")
         finally:
+            # Even if the record cannot be written: a full disk stops no operator (ADR 0023).
             self._drain(f"drain by {peer_in(scope)}")
         return StateAnswer("draining", self._replicas())
 

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gatewayd.http.asgi import Scope
 
+# Linux's ``struct ucred``: pid, uid, gid.
 _UCRED = struct.Struct("3i")
 _EXTENSION = "gatewayd.peer"
 
@@ -61,6 +62,7 @@ class AdminProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Check the peer."""
         peer = peer_of(transport)
+        # Before the abort: ``connection_lost`` follows it and uses what uvicorn sets here.
         super().connection_made(transport)
         if peer is None or not peer.may_enter:
             transport.abort()

@@ -41,6 +41,7 @@ class Pinning:
                 f"{MOST_SECONDS:g}",
                 param="seconds",
             )
+        # Its vocabulary and context length are known once an engine has loaded it.
         model = self._fleet.model
         if model is None:
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=2)

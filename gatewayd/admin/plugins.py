@@ -71,6 +71,7 @@ class SettingsRoute:
             summary=info.summary,
             settings=settings_of(info.config_type, values),
         )
+        # Defaults may be of any type; to be shown, text is enough.
         await send_json(send, msgspec.to_builtins(found, enc_hook=str))
 
 
@@ -112,4 +113,5 @@ def _bounds(constraint: object) -> list[tuple[str, float]]:
 
 def _reload(field: FieldInfo) -> str:
     extra = field.json_schema_extra
+    # The same default as in ``needing_restart``.
     return str(extra.get("reload", "restart")) if isinstance(extra, dict) else "restart"

@@ -87,6 +87,7 @@ class PrefixRoutes:
                     gone, kept = await self._fleet.operating.evict(engine, page, tenant)
                     pages, in_use = pages + gone, in_use + kept
             except EvictionRefused as refusal:
+                # The one reason that is about the page, and not about the eviction strategy.
                 if engine is not None and page is not None and "not cached" in str(refusal):
                     raise _not_cached(engine, page) from refusal
                 raise InvalidRequest(str(refusal), param="eviction") from refusal

@@ -83,6 +83,7 @@ class AdminServer(uvicorn.Server):
                 server_header=False,
                 access_log=False,
                 log_config=None,
+                # Streams are ended before; a client that does not read must not delay the end.
                 timeout_graceful_shutdown=1,
             )
         )

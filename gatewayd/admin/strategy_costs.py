@@ -23,6 +23,7 @@ def costs_of(
     """
     rows = [(str(one.index), row) for one in fleet.status() for row in one.strategies]
     by_kind = {fenced.kind: fenced for fenced in asked}
+    # Costs outlive a swap: strategies that were replaced are listed, too.
     for (kind, name), cost in plugin_times.costs().items():
         state, faults = "active", 0
         if (one := by_kind.get(kind)) is not None:

@@ -34,6 +34,7 @@ class ActionRoute:
                 given = msgspec.json.decode(body) if body else None
             except msgspec.DecodeError as error:
                 raise InvalidRequest(f"the body is not JSON: {error}") from error
+        # Parameters of the path win: a query must not change the target.
         params = {**query_of(scope), **scope["path_params"]}
         checked = body_of(self._action, given)
         actor = str(peer_in(scope))

@@ -41,6 +41,7 @@ class Watcher:
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
+        # At once, for the first snapshot.
         self.due = 0.0
         self.wanted: asyncio.Future[Snapshot] | None = None
         self.has_left = False
@@ -116,6 +117,7 @@ class SnapshotBroadcast:
         Raises:
             WatcherEnded: the stream must end.
         """
+        # It may have left while its last snapshot was sent, when no future was pending.
         if watcher.has_left:
             raise WatcherEnded
         watcher.wanted = asyncio.get_running_loop().create_future()
@@ -125,6 +127,7 @@ class SnapshotBroadcast:
     async def _run(self) -> None:
         now = asyncio.get_running_loop().time
         while True:
+            # Cleared before the watchers are read: one that asks later sets it again.
             self._changed.clear()
             waiting = [one for one in self._watchers if one.wanted is not None]
             pause = min((one.due for one in waiting), default=None)
@@ -148,4 +151,5 @@ class SnapshotBroadcast:
             soon = began + min(one.interval for one in self._watchers) / 2
             for one in list(self._watchers):
                 if one.wanted is not None and one.due <= soon:
+                    # From the beginning of the build, whose duration must not stretch the interval.
                     one.deliver(snapshot, began)

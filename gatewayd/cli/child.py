@@ -45,12 +45,15 @@ def run_job(
             raise ChildFailed(f"the process that {does} has no pipes")
         try:
             child.stdin.write(msgspec.json.encode(job))
+            # The job ends with the end of the stream.
             child.stdin.close()
             for line in child.stdout:
                 yield msgspec.json.decode(line, type=events)
         except BrokenPipeError:
             pass  # the exit status below says more
         except BaseException:
+            # Also if the caller stops reading: leaving the block would wait for the job to
+            # complete.
             child.kill()
             raise
     if child.returncode:

@@ -68,6 +68,7 @@ def setting_value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
 def console() -> Console:
     """Make a console for tables, without wrapping or truncation if stdout is not a terminal."""
     found = Console(highlight=False)
+    # rich assumes 80 columns for a pipe and would cut the cells.
     return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
 
 

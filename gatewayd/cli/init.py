@@ -65,6 +65,7 @@ def init(
     if state is not None:
         folder = state.expanduser().absolute()
         paths = replace(paths, state=folder)
+        # systemd creates the folder of the service's socket, wherever the store is.
         if not system:
             paths = replace(paths, admin=folder / "admin.sock")
     try:

@@ -68,6 +68,7 @@ def install(
             typer.echo(_KEPT)
             return
         if why := why_unusable(chosen):
+            # An image may get the program later, so there it is only a warning.
             if installer.root == Path("/") and not dry_run:
                 fail(why)
             typer.secho(f"gatewayd: {why}", fg="yellow", err=True)

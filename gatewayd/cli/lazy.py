@@ -148,6 +148,7 @@ def load(name: str) -> Any:  # noqa: ANN401 - click's command
     """Import a command; exit with an error if a third-party one is broken."""
     if name in COMMANDS:
         return _load(name, COMMANDS[name])
+    # An exception of the project's own commands is a bug and propagates, with its traceback.
     lazy = all_commands()[name]
     try:
         return _load(name, lazy)
@@ -162,6 +163,7 @@ def _load(name: str, lazy: LazyCommand) -> Any:  # noqa: ANN401 - click's comman
     with gc_paused():
         found = getattr(importlib.import_module(lazy.module), lazy.attribute)
     if not isinstance(found, typer.Typer):
+        # A function becomes a command as the only one of an app.
         function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         found.command(name)(function)
     command = typer.main.get_command(found)

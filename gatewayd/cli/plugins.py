@@ -94,6 +94,7 @@ def new(
         out.print(f"  {file}", markup=False)
     out.print(f"\ngatewayd plugin test {folder}   [dim]# it passes already[/]")
     out.print(f"pip install --editable {folder}")
+    # Padded, so that the notes of both lines are aligned.
     out.print(f"gatewayd plugin doctor{'':<{len(str(folder))}}[dim]# is it found?[/]")
 
 

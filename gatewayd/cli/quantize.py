@@ -37,6 +37,7 @@ from gatewayd_engine.offline.quantize.job import (
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
 
+# 128 plus the number of SIGINT, as shells report it.
 _INTERRUPTED = 130
 _MIB = 1 << 20
 _FOREIGN = (
@@ -153,6 +154,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
                 match event:
                     case HashingProgress(done):
                         stages.advance("reading the model", done, 1)
+                    # Binds the number of layers, which the later events refer to.
                     case QuantizeStarted(done, layers):
                         if done:
                             stages.print_line(f"resuming after {done} of {layers} layers")
@@ -171,6 +173,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
         fail(f"{error}; {_resume(job)}")
     except KeyboardInterrupt:
         fail(f"interrupted; {_resume(job)}", _INTERRUPTED)
+    # A complete job has returned above.
     fail(f"the quantization process exited early; {_resume(job)}")
 
 

@@ -70,6 +70,7 @@ def serve(
     def reload() -> Config:
         from gatewayd.config.load import load
 
+        # Not ``load_config``, which would end the daemon if the file is invalid.
         return load(config, flags).config
 
     loaded = load_config(config, flags, needs_secrets=True).config

@@ -21,6 +21,7 @@ def with_option_groups(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters: list[inspect.Parameter] = []
         names: dict[str, list[str]] = {}
+        # Annotations are strings in modules with ``from __future__ import annotations``.
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
             maker = makers.get(parameter.name)
             if maker is None:
@@ -38,7 +39,9 @@ def with_option_groups(
             }
             command(**options, **made)
 
+        # Keyword-only ones may have and lack defaults in any order.
         parameters = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        # typer reads both the signature and the annotations.
         vars(run)["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run

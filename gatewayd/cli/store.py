@@ -35,6 +35,7 @@ def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if file.exists():
         engine = connect(file)
         try:
+            # A read-only transaction does not wait for the daemon's writer.
             with engine.execution_options(readonly=True).connect() as connection:
                 revision = revision_of(connection)
         except Exception as error:  # noqa: BLE001 - report any error in a sentence
@@ -107,11 +108,13 @@ def changes(
         fail(f"there is no store in {folder}")
     try:
         if forget:
+            # A running daemon holds the overrides in memory and would not notice new rows.
             store = lock_store(str(folder))
             try:
                 engine = connect(store.database)
                 with engine.begin() as connection:
                     for change in records.latest(connection):
+                        # A row with the file's own value is no override; the history stays.
                         new = change._replace(at=int(time.time()), actor="--forget")
                         records.add(connection, new._replace(value=change.base))
                 engine.dispose()
@@ -159,6 +162,7 @@ def backup(
     except OSError as error:
         fail(f"the store cannot be copied: {error}")
     try:
+        # Before the database: a head newer than the copied audit would report missing rows.
         for name in _BESIDE:
             with suppress(FileNotFoundError):
                 shutil.copy2(folder / name, part / name)
@@ -167,6 +171,7 @@ def backup(
             closing(sqlite3.connect(part / "gatewayd.db")) as copy,
         ):
             source.backup(copy)
+            # From the copy: files that were added after it have no row there.
             names = [name for (name,) in copy.execute("SELECT id FROM files")]
         (part / "files").mkdir(mode=0o700)
         for name in names:

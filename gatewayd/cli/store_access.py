@@ -27,6 +27,7 @@ def run_action(
 
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     given = {name: value for name, value in query.items() if value is not None}
+    # Without a daemon the configured socket does not exist; one named by an option must.
     if path is not None and (socket is not None or Path(path).exists()):
         try:
             return call(path, method, f"{route}?{urlencode(given)}" if given else route, body)
@@ -54,6 +55,7 @@ def _offline(
         try:
             engine = connect(store.database)
             try:
+                # As at the start of a daemon: the actions need the present schema.
                 upgrade_schema(engine, store.database)
                 who = f"{getpass.getuser()}, on the command line"
                 return act_offline(engine, store.folder, action, {**params, **query}, checked, who)

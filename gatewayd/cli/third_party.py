@@ -18,6 +18,7 @@ GROUP = "gatewayd.commands"
 def commands() -> dict[str, EntryPoint]:
     """Return entry points by name; of several with one name, the first by distribution."""
     found = sorted(entry_points(group=GROUP), key=lambda each: (each.name, owner(each)))
+    # A dict keeps the last of equal names, which in reverse order is the first by distribution.
     return {each.name: each for each in reversed(found)}
 
 

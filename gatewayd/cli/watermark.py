@@ -42,6 +42,7 @@ def detect(
     from gatewayd.text.tokenizer import Tokenizer
     from gatewayd_hooks.host.loading import PluginError
 
+    # The watermark's keys are derived from a secret setting.
     settings = load_config(config, needs_secrets=True).config
     try:
         detector = load_detector(settings)

@@ -86,6 +86,7 @@ def hidden_settings(config: Config) -> set[str]:
             hidden |= {
                 f"{kind.value}.{name}.{key}"
                 for key in settings
+                # An unknown key may be a misspelt secret.
                 if key not in config_type.model_fields or is_secret(config_type, key)
             }
     return hidden

@@ -13,6 +13,7 @@ from typing import Any
 
 PREFIX = "credential:"
 FOLDER = "credentials"
+# Without slashes, and not beginning with a dot: a name cannot leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _MOST_BYTES = 1 << 16
 
@@ -31,6 +32,8 @@ class Credentials:
 
     def __init__(self, environ: Mapping[str, str], file: Path | None) -> None:
         self._folders = []
+        # systemd's folder comes first: the service's user may be unable to read the file beside the
+        # configuration, which `gatewayd init --system` creates for root.
         if given := environ.get("CREDENTIALS_DIRECTORY"):
             self._folders.append(Path(given))
         if file is not None:
@@ -57,6 +60,7 @@ class Credentials:
             else:
                 if secret:
                     return secret
+                # Empty by the unit's default for a missing file; the next folder may have it.
                 looked.append(f"{path} is empty")
         where = "; ".join(looked) or "there is no credentials folder"
         raise CredentialError(f"the credential {name!r}: {where}")

@@ -50,4 +50,5 @@ def limit_of(config: Config, table: str, name: str) -> Any:  # noqa: ANN401 - a 
 @cache
 def has_gpu() -> bool:
     """Whether there is a GPU that the installed torch can use, without importing it."""
+    # ``+cpu`` is the local version of torch's wheels for CPUs.
     return _GPU.exists() and not metadata.version("torch").endswith("+cpu")

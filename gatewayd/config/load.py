@@ -106,6 +106,7 @@ def load(
         file = Path(environ[CONFIG_VARIABLE])
     merged: dict[str, Any] = {}
     origins: dict[str, str] = {}
+    # From the weakest source to the strongest: file, environment, flags.
     if file is not None:
         _merge(merged, _read_file(file), origins, lambda key: f"file {file}")
     _merge(merged, _read_environment(environ), origins, _variable)
@@ -115,6 +116,7 @@ def load(
             nested = {part: nested}
         flag = "--" + key.rpartition(".")[2].replace("_", "-")
         _merge(merged, nested, origins, lambda _, flag=flag: f"flag {flag}")
+    # Before the names are replaced: afterwards secrets look like any other text.
     secrets = credentials.named(merged)
     missing = credentials.fill(merged, credentials.Credentials(environ, file))
     if missing and needs_secrets:
@@ -122,6 +124,7 @@ def load(
     try:
         return LoadedConfig(Config(**merged), origins, frozenset(secrets))
     except ValidationError as error:
+        # ``from None``: pydantic's own error quotes the values, secrets included.
         raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
 
 
@@ -148,6 +151,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
             raise ConfigError([f"environment {name}: there is no table [{table.lower()}]{near}"])
         ours.setdefault(name, value)
     source = EnvSettingsSource(Config)
+    # In lower case, as the source itself reads the environment.
     source.env_vars = {name.lower(): value for name, value in ours.items()}
     try:
         return source()
@@ -196,6 +200,7 @@ def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -
     """Describe a validation error: its key, origin and reason, and the nearest valid key."""
     path = tuple(str(part) for part in error["loc"])
     key = ".".join(path)
+    # An error of a whole table has the origin of any of its keys, otherwise of the table above it.
     origin = next(
         (o for k, o in origins.items() if k == key or k.startswith(key + ".")), None
     ) or origins.get(".".join(path[:-1]), "configuration")

@@ -19,6 +19,7 @@ class ClassTargets(BaseModel):
     ttft_ms: Milliseconds | None = None
     tpot_ms: Milliseconds | None = None
     e2e_ms: Milliseconds | None = None
+    # Below 1: burn rates divide by the share of requests that may miss the target.
     objective: float = Field(default=0.99, ge=0.5, lt=1)
 
 

@@ -22,6 +22,7 @@ class KindTable(BaseModel):
     @classmethod
     def _refuse_stray_keys(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the file holds
         if isinstance(data, dict):
+            # ``extra="allow"`` is for sub-tables; a misspelt key of the table itself is an error.
             for key, value in data.items():
                 if key not in cls.model_fields and not isinstance(value, dict):
                     known = ", ".join(cls.model_fields)

@@ -85,6 +85,7 @@ class ServerTable(ConfigTable):
 
     @model_validator(mode="after")
     def _every_page_needs_a_key(self) -> Self:
+        # Otherwise any web page that a user of this machine opens could send requests.
         if "*" in self.allowed_origins and self.api_key is None:
             raise ValueError("allowed_origins has '*' without an api_key: name the origins")
         return self
@@ -200,6 +201,7 @@ class PluginsTable(ConfigTable):
 class AdminTable(ConfigTable):
     """The admin API's socket."""
 
+    # A path of a unix socket has at most 107 bytes on Linux.
     socket: str | None = Field(default=None, min_length=1, max_length=107)
 
 

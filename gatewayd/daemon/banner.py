@@ -53,6 +53,7 @@ class ReadyMessage:
         docs = f"{self.url}/v1 is the base URL for any OpenAI client; Ctrl-C stops it."
         console.print(Panel(f"{title}\n{docs}\nReady after {load_seconds:.1f} s.", expand=False))
         console.print("Try:\n")
+        # Neither wrapped nor markup: the command is copied as it is, and its JSON has brackets.
         console.print(self.curl(), highlight=False, markup=False, soft_wrap=True)
         console.print()
 
@@ -71,6 +72,7 @@ async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
     ) as progress:
         bars = [progress.add_task(f"{model}: starting", total=1.0) for _ in fleet.status()]
         while not fleet.is_ready:
+            # The number of replicas is fixed, so each keeps its bar.
             for bar, replica in zip(bars, fleet.status(), strict=True):
                 text, fraction = _stage(replica)
                 progress.update(bar, description=f"{model}: {text}", completed=fraction)

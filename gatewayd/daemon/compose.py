@@ -65,6 +65,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         StartError: the port, the model's folder, the store or a strategy cannot be used.
     """
     try:
+        # What can fail without cleanup comes first: nothing else is open yet.
         context_len = launch.checked_context_len(config)
         text = TextModel.from_folder(launch.model_folder(config))
         bound, is_held = listeners(config.server.host, config.server.port)
@@ -95,6 +96,7 @@ def _compose_with_store(
     context_len: int,
     durable: PersistentResources,
 ) -> DaemonParts:
+    # Before anything is built: engines start with the operators' changes instead of being swapped.
     config = _in_effect(file, durable)
     name, template = launch.served_name(config), text.template
     plugged = LoadedPlugins.load(
@@ -104,6 +106,7 @@ def _compose_with_store(
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
     recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
+    # Reports the stored quotas at once, so that engines have them before the first step.
     durable.tenancy.directory.watch_quotas(fleet.set_quotas)
     metrics = Metrics(
         fleet,
@@ -115,6 +118,7 @@ def _compose_with_store(
         slo=config.slo,
         running=live.generated,
     )
+    # Metrics read from the control and are called by it; the callback closes that cycle.
     control.on_slo_change = metrics.slo.set_targets
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
@@ -124,6 +128,7 @@ def _compose_with_store(
     reloading = Reloading(options.reload, control, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     folder = str(launch.model_folder(config))
+    # Read at each use, since a reload replaces the configuration.
     guides = GuideChecks(lambda: control.config.guide, folder, fleet)
     control.on_reload = guides.wake
     key = config.server.api_key
@@ -136,6 +141,7 @@ def _compose_with_store(
         version=__version__,
         api_key=secret,
         allowed_origins=tuple(config.server.allowed_origins),
+        # Without a key, a web page could reach a loopback port by DNS rebinding.
         only_local_hosts=key is None and all(map(is_loopback, listening.listeners)),
         limits=RequestLimits(
             body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
@@ -184,8 +190,11 @@ def _compose_with_store(
 def _in_effect(file: Config, durable: PersistentResources) -> Config:
     """The configuration with operators' changes; the file alone if that is not valid."""
     overrides = durable.overrides
+    # The base with which changes from now on are recorded.
     overrides.file = file
     config = overrides.apply(file)
+    # A runtime choice may name a plugin that has been uninstalled. All changes are dropped then,
+    # not only that one, so that what applies is the file alone (ADR 0027).
     if config is not file and (problems := check_strategies(config)):
         _log.error(
             "runtime changes not applied, using the configuration file: %s", "; ".join(problems)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.text import Text
 
 _STDERR = 2
+# Starts with NUL, which no log line does.
 _MARK = b"\0all that was written before is shown\0"
 _PATIENCE_SECONDS = 1.0
 """Timeout for pending lines; a stopped terminal accepts none."""
@@ -32,13 +33,16 @@ class ProgressStderr:
 
     def __init__(self) -> None:
         self._own = sys.stderr
+        # A duplicate, which still leads to the terminal after descriptor 2 is replaced.
         self._terminal = os.fdopen(
             os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", newline="\n"
         )
         self.console = Console(file=self._terminal)
         self._shown = threading.Event()
+        # What is buffered belongs before the drawing, not into the pipe.
         self._own.flush()
         reading, self._writing = os.pipe()
+        # The descriptor, since children inherit it; replacing ``sys.stderr`` would not catch them.
         os.dup2(self._writing, _STDERR)
         sys.stderr = _StandIn(self._terminal)
         self._thread = threading.Thread(
@@ -53,9 +57,12 @@ class ProgressStderr:
         sys.stderr.flush()
         sys.stderr = self._own
         os.dup2(self._terminal.fileno(), _STDERR)
+        # The relay reaches the mark after all earlier output. The end of the pipe would come too
+        # late: running children hold it open.
         os.write(self._writing, _MARK + b"\n")
         os.close(self._writing)
         self._shown.wait(_PATIENCE_SECONDS)
+        # Set also after a timeout, so that a second call returns at once.
         self._shown.set()
 
     def close(self) -> None:

@@ -44,9 +44,11 @@ class Reloading:
             self._task = asyncio.create_task(self._run(), name="reload")
 
     async def _run(self) -> None:
+        # One RELOADING and one READY for a whole series of signals.
         self._notifier.reloading()
         refusal = ""
         while self._wanted:
+            # Cleared before the file is read: a later signal may be about a later edit.
             self._wanted = False
             refusal = await self._reload()
             self.outcomes["refused" if refusal else "applied"] += 1

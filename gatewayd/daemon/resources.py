@@ -172,9 +172,11 @@ class PersistentResources:
 
     def close(self) -> None:
         """Close the store after its last use."""
+        # These two only submit work to the writer, for which the database's ``close`` waits.
         self.archive.flush()
         self.tenancy.close(self.database.submit)
         self.database.close()
+        # The lock is last: no other process may open the store while this one writes.
         self._place.close()
 
     async def _sweep(self) -> None:
@@ -187,6 +189,7 @@ class PersistentResources:
                 await expiry.sweep()
                 await self.archive.prune()
                 await self.tenancy.aggregate_usage(config.store.usage_rows)
+                # Usage is deleted only by a clock that is trusted (ADR 0017).
                 if self.clock.is_steady:
                     await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
                 await self.room.measure()
@@ -206,6 +209,7 @@ def _open(
         vault = ContentStore(place.contents)
         with engine.connect() as connection:
             known = file_records.ids(connection)
+        # Contents are written before their rows: one without a row is of a broken upload.
         if orphans := vault.clean(known):
             _log.info("deleted %d incomplete file contents", orphans)
     except OSError as error:

@@ -69,7 +69,9 @@ class Daemon:
     async def _run(self, above: ProgressStderr | None) -> int:
         parts = self.parts
         if parts.admin is not None:
+            # Lines are read over the admin API alone; without it none are buffered.
             logs.add_handler(parts.lines)
+        # Before the store: batches that it resumes wait in the fleet for an engine.
         parts.fleet.start()
         await parts.durable.start()
         managing = asyncio.create_task(parts.notifier.run(), name="service manager")
@@ -82,7 +84,9 @@ class Daemon:
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         self._handle_signals()
         _log.info("listening on %s, loading %s", parts.listening.url, parts.ready_message.model)
+        # Ends by a signal, by the failure of all engines, or by that of the server.
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        # Awaited, so that its drawing is erased before the log lines of the shutdown.
         greeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await greeting
@@ -94,10 +98,12 @@ class Daemon:
             self._stop_reason = failing.result()
             _log.error("cannot start any engine: %s", self._stop_reason)
         await self._end(serving, failure=self._stop_reason if status else "")
+        # The admin API ends after everything else, so that consoles can follow the drain.
         if parts.admin is not None and admin is not None:
             parts.admin.server.should_exit = True
             await admin
             logs.remove_handler(parts.lines)
+        # The notifier ran until here: a long drain needs keep-alives, too.
         for task in (failing, stopping, managing):
             task.cancel()
         return status
@@ -111,6 +117,7 @@ class Daemon:
         else:
             await show_loading(parts.fleet, above.console, parts.ready_message.model)
             above.restore()
+        # Once the model is loaded: what exists now lives as long as the daemon.
         garbage_collector.freeze_heap()
         seconds = time.monotonic() - began
         _log.info(
@@ -121,6 +128,7 @@ class Daemon:
         )
         if above is not None:
             parts.ready_message.show(above.console, seconds)
+        # Before the observers, which may be slow: `systemctl start` waits for this.
         parts.notifier.ready()
         parts.plugged.started(version=__version__, model=parts.ready_message.model)
 
@@ -128,6 +136,7 @@ class Daemon:
         """Drain requests, cut remaining ones, and stop the engines."""
         parts = self.parts
         seconds = parts.config.server.drain_seconds
+        # First, because it extends the service manager's stop timeout to that of the drain.
         parts.notifier.stopping(seconds, failure)
         parts.plugged.stopping(self._stop_reason)
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
@@ -140,8 +149,10 @@ class Daemon:
         if not await self._finished(serving, seconds):
             _log.warning("drain timeout: cancelling %d sequences", parts.fleet.num_unfinished)
             parts.fleet.fail_remaining()
+            # Clients that do not read their last event must not delay the end.
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             parts.server.force_exit = True
+        # Engines may persist their prefix caches in what remains of the drain's time.
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
         await parts.fleet.stop(left)
         await serving
@@ -149,6 +160,7 @@ class Daemon:
         if parts.admin is not None:
             parts.admin.watching.close()
         parts.progress.close()
+        # After the engines, whose last reports settle what aborted requests cost (ADR 0048).
         parts.durable.close()
         parts.plugged.close()
         _log.info("stopped")
@@ -161,6 +173,7 @@ class Daemon:
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
+        # In all three cases: after a timeout or a second signal the port is still open.
         self.parts.server.should_exit = True
         return serving.done()
 
@@ -207,6 +220,8 @@ def run(config: Config, options: DaemonOptions) -> int:
         StartError: it cannot start.
     """
     malloc_limits.limit_malloc()
+    # Not Python's 5 ms: uvloop takes the interpreter lock for each event, and would wait that long
+    # while another thread parses a large body (ADR 0049).
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:

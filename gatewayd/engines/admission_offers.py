@@ -55,6 +55,7 @@ def check_admission(
     load = load_of(request.tenant, request.priority)
 
     def takes(other: AdmissionRequest) -> bool:
+        # The load depends on the class: `urgent_tokens` counts that class and more urgent ones.
         return admission.would_admit(other, load_of(other.tenant, other.priority))
 
     try:
@@ -82,6 +83,7 @@ def offers(
         wished: the strategy's own offers; their lengths are tried first.
     """
     lengths = [one.get("max_tokens") for one in wished]
+    # The strategy may be a plugin: its own offers are hints, checked like all others.
     sizes = [size for size in lengths if isinstance(size, int) and size > 0]
     sizes += [asked.max_tokens // part for part in _PARTS if asked.max_tokens // part > 1]
     return list(_found(request, asked, deadlines, takes, [*sizes, 1]))
@@ -103,6 +105,7 @@ def _found(
             is_tier = request.class_param == "service_tier"
             yield {request.class_param: "flex" if is_tier else "batch"}
     for size in sizes:
+        # One length is enough: they are tried in order of preference.
         if size < asked.max_tokens and takes(replace(asked, max_tokens=size)):
             yield {request.length_param: size}
             return

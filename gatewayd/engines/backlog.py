@@ -12,6 +12,7 @@ from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd_hooks.admission import Load
 from gatewayd_hooks.scheduling import Priority
 
+# Bounds of `retry_after`: the last wait is 0 at the start, and may have been very long.
 _RETRY_SECONDS = (1.0, 60.0)
 
 
@@ -85,6 +86,7 @@ class Backlog:
         Raises:
             QueueFull: as ``check`` does.
         """
+        # Its prompt counts no tokens: it is not encoded yet.
         self.check(0)
         self.num_requests += 1
         try:
@@ -105,11 +107,13 @@ class Backlog:
             self._count(job, -1)
 
     def _count(self, job: EngineJob, sign: int) -> None:
+        # A job is removed with the class that it was added with; see `EngineOperating.bump`.
         tokens, tenant = sign * job.prompt_len, job.request.tenant
         self.num_requests += sign
         self.num_tokens += tokens
         self._class_tokens[job.request.priority] += tokens
         requests, of_tenant = self._tenants.get(tenant, (0, 0))
+        # Removed at zero, so that `num_tenants` counts those that wait, and the dict stays small.
         if requests + sign:
             self._tenants[tenant] = requests + sign, of_tenant + tokens
         else:
@@ -123,6 +127,7 @@ class Backlog:
             tokens=self.num_tokens,
             limit_requests=self.limits.max_waiting_requests,
             limit_tokens=self.limits.max_waiting_tokens,
+            # Class 0 is the most urgent.
             urgent_tokens=sum(self._class_tokens[: priority + 1]),
             tenant_requests=requests,
             tenant_tokens=tokens,

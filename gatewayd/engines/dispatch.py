@@ -25,6 +25,8 @@ from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)
 
+# Losses that a request may have caused before it fails. `MAX_BRIEF_LIVES` allows as many before
+# restarts are delayed, so that one such request delays no other.
 MAX_DEATHS = 5
 
 
@@ -76,10 +78,12 @@ class Dispatch:
         if not choices:
             return
         now = time.monotonic()
+        # Marked first: output that is in flight must not reach the sinks of cancelled choices.
         for choice in choices:
             choice.is_over = True
             choice.timeline.stop(now)
         if job.replica is None:
+            # Otherwise the job stays pending as a whole: a choice's index determines its seed.
             if job.is_over:
                 self.pending = [other for other in self.pending if other is not job]
                 self._backlog.remove(job)
@@ -92,12 +96,14 @@ class Dispatch:
     def deliver(self, replica: Replica, step: StepOutput) -> None:
         """Deliver the output of a replica's step."""
         self.sent[replica.index].deliver(step)
+        # If a trial has ended by an admission in this step, the next suspect may be sent.
         if self._suspicion.end_trial():
             self.dispatch_pending()
 
     def on_lost(self, replica: Replica) -> None:
         """Handle the loss of a replica's engine: fail its jobs or dispatch them again."""
         jobs = self.sent[replica.index].clear_lost()
+        # Before `_survives`, which counts jobs as waiting again: the blame depends on admissions.
         self._suspicion.record_loss(jobs)
         kept = [job for job in jobs if self._survives(job)]
         kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
@@ -108,11 +114,13 @@ class Dispatch:
                 len(jobs),
                 len(kept),
             )
+        # Merged by arrival, so that losses do not change the order of requests.
         self.pending = sorted([*self.pending, *kept], key=lambda job: job.number)
         self.dispatch_pending()
 
     def _survives(self, job: EngineJob) -> bool:
         """Whether a job of a lost engine is retried; otherwise fail it."""
+        # Before any sink is called: a sink that cancels the job must not abort at the lost engine.
         job.replica = None
         if job.deaths >= MAX_DEATHS:
             job.fail(EngineLost(f"{job.deaths} engines were lost while they had this request"))
@@ -129,6 +137,7 @@ class Dispatch:
 
     def dispatch_pending(self) -> None:
         """Dispatch pending jobs, as far as replicas can serve."""
+        # Replaced first: `dispatch` appends jobs that must wait on, and sinks may cancel others.
         jobs, self.pending = self.pending, []
         for job in jobs:
             if job.is_over:
@@ -136,6 +145,7 @@ class Dispatch:
             try:
                 self.dispatch(job)
             except InvalidRequest as error:
+                # A job that arrived while no engine was ready is encoded for the first time here.
                 job.fail(error)
                 job.settle_ended()
 
@@ -161,11 +171,13 @@ class Dispatch:
         replica = self._replicas[index]
         try:
             replica.send(submit_of(job))
+            # `Submit` does not say that an operator has moved the request to the front.
             if job.is_urgent:
                 replica.send(Bump([choice.sequence for choice in job.choices]))
         except FrameError as error:
             self._backlog.remove(job)
             raise InvalidRequest(f"the request is too large: {error}") from error
+        # After the frame was accepted: a job that is too large has no replica.
         job.replica = job.last_replica = index
         self._suspicion.sent(job)
         self.sent[index].add(job)
@@ -180,6 +192,7 @@ class Dispatch:
 
     def fail_all(self, error: GatewayError) -> None:
         """Fail all jobs that have not ended."""
+        # Removed everywhere first, as sinks that fail may cancel further jobs.
         jobs = list(self.pending)
         self.pending.clear()
         for flight in self.sent:

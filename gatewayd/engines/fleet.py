@@ -48,6 +48,7 @@ _STOPPING = "the daemon is stopping; try again later"
 _UNLOADED = "the model is unloaded; an operator has to load it"
 _RELOAD_SECONDS = 30.0
 """Hint for retries while the model is unloaded: the real time is unknown."""
+# Interval of checks for remaining sequences, whose end has no event.
 _POLL_SECONDS = 0.05
 
 
@@ -116,9 +117,11 @@ class EngineFleet:
             The reason of the last failure.
         """
         await asyncio.wait(self._tasks)
+        # Raises the error of a supervisor that failed itself.
         for task in self._tasks:
             task.result()
         reason = self._replicas[-1].detail
+        # Requests that wait for the model continue, and are refused by `_check_open`.
         self._is_settled.set()
         self._dispatch.fail_all(EngineUnavailable(f"no engine serves: {reason}"))
         return reason
@@ -126,6 +129,7 @@ class EngineFleet:
     def drain(self) -> None:
         """Refuse further requests; accepted ones continue, and held ones are released."""
         self._is_draining = True
+        # Requests that wait for the model continue, and are refused.
         self._is_settled.set()
         self.release_held()
 
@@ -146,6 +150,7 @@ class EngineFleet:
             save_seconds: time for engines to persist their prefix caches.
         """
         self.drain()
+        # Before the engines end: their loss would otherwise dispatch the requests again.
         self.fail_remaining()
         for replica in self._replicas:
             replica.stop(save_seconds)
@@ -158,12 +163,15 @@ class EngineFleet:
             seconds: grace period for requests at the engines; those that wait for an engine fail at
                 once. Engines may persist their prefix caches in the rest of it.
         """
+        # From here on requests are refused, those that wait for the model included.
         self._is_loaded.clear()
         self._is_settled.set()
         error = ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
         self._dispatch.fail_pending(error)
+        # A held request never ends.
         self.release_held()
         deadline = time.monotonic() + seconds
+        # Wait for running sequences, or for `load`, which ends the unload.
         while self.num_unfinished and time.monotonic() < deadline:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_loaded.wait(), _POLL_SECONDS)
@@ -175,6 +183,7 @@ class EngineFleet:
     def load(self) -> None:
         """Start unloaded engines again; from now on requests wait for them."""
         self._is_loaded.set()
+        # Until the model is known, requests wait in `wait_model`; later they wait for an engine.
         if self.model is None and not self._is_draining:
             self._is_settled.clear()
         for replica in self._replicas:
@@ -192,13 +201,16 @@ class EngineFleet:
             InvalidRequest: it exceeds the size of a frame.
         """
         self._check_open()
+        # Queue limits hold for every admission strategy, and are cheaper to check.
         self.backlog.check(len(request.prompt))
+        # A class's deadline changes with the class (`EngineOperating.bump`), its own does not.
         has_deadline = request.deadline is not None
         if not has_deadline:
             request = replace(request, deadline=self.deadlines[request.priority])
         on_began = self._check_admission(request, len(sinks))
         job = EngineJob.from_request(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
+        # Before `dispatch`, which removes a job that is too large for a frame.
         self.backlog.add(job)
         self._dispatch.dispatch(job)
         return JobHandle(self._dispatch, job)
@@ -227,6 +239,7 @@ class EngineFleet:
         """See ``api.Fleet``."""
         with self.backlog.counted_wait():
             await self._is_settled.wait()
+        # Settled also means that the fleet drains, is unloaded or has failed.
         self._check_open()
 
     def status(self) -> Sequence[ReplicaStatus]:

@@ -46,6 +46,7 @@ class EngineSwaps:
             FleetSwapRefused: no engine serves, and they are not proven; or an engine refuses, or
                 none survives to confirm.
         """
+        # One at a time: if an engine refuses, `before` must still be what all others use.
         async with self._lock:
             serving = [replica for replica in self._replicas if replica.can_serve]
             may_wait = is_proven and not all(replica.is_over for replica in self._replicas)
@@ -58,6 +59,7 @@ class EngineSwaps:
             answers = [(replica, answer) for replica, answer in asked if answer is not None]
             errors = [answer.error for _, answer in answers if answer.error]
             if errors:
+                # Roll back; number 0 is no pending call, so the answers are ignored.
                 for replica, answer in answers:
                     if not answer.error:
                         replica.send(SwapStrategy(0, kind.value, before))
@@ -67,8 +69,10 @@ class EngineSwaps:
                 # No engine has confirmed it: the next engines keep the previous strategies.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
                 raise FleetSwapRefused(f"no engine survived the change of {kind.value} to {names}")
+            # Also those that start later, or became ready during the swap and get an update.
             for replica in self._replicas:
                 config = replica.setup.config.with_choices(kind, choices)
+                # An operator has chosen these strategies: earlier crashes do not count.
                 forgiven = [[kind.value, choice.name] for choice in choices]
                 replica.adopt(config.without_quarantine(forgiven), is_known=replica in confirmed)
             return bool(confirmed) and all(answer.has_state for _, answer in answers)

@@ -47,14 +47,17 @@ class EngineInspection:
             patience: timeout in seconds. A slower engine is represented by its last answer; one
                 without any answer so far is left out.
         """
+        # Set before the answers arrive, so that concurrent scrapes do not all wait for them.
         self._looked = time.monotonic()
         waits = []
         for replica in self._replicas:
             if replica.can_serve:
+                # Otherwise the question of an earlier call, which timed out, is still pending.
                 if replica not in self._asked:
                     self._send_inspect(replica)
                 waits.append(asyncio.ensure_future(self._asked[replica][1].wait()))
         if waits:
+            # The waits are cancelled, not the questions: the next call uses a late answer.
             await asyncio.wait(waits, timeout=patience)
             for wait in waits:
                 wait.cancel()
@@ -119,4 +122,5 @@ class EngineInspection:
         self._last.pop(replica, None)
         self._browse_calls.lost(replica)
         if (asked := self._asked.pop(replica, None)) is not None:
+            # Otherwise `inspect` would wait for an answer until its timeout.
             asked[1].set()

@@ -18,6 +18,7 @@ from gatewayd.tracing.timeline import Timeline
 _log = logging.getLogger(__name__)
 
 
+# Jobs and choices refer to each other, so they are compared and hashed by identity.
 @dataclass(slots=True, eq=False)
 class JobChoice:
     """One choice of a job, as a sequence at an engine.
@@ -74,8 +75,10 @@ class JobChoice:
             return
         if took is not None:
             self.spent += took.seconds
+            # An engine that was lost may have computed more of the prompt.
             self.reached = max(self.reached, took.prompt_tokens)
             self.generated = took.generated
+            # Sequences may end before their admission is reported.
             self.on_admitted(took.cached_tokens)
         self.is_settled = True
         self.job.on_choice_settled()
@@ -95,6 +98,7 @@ class JobChoice:
     def fail(self, error: GatewayError) -> None:
         """Report an error to its sink, unless it is over."""
         if not self.is_over:
+            # Before the call, as the sink may cancel the job.
             self.is_over = True
             self.timeline.stop(time.monotonic())
             self.call(self.sink.failed, error)
@@ -145,6 +149,7 @@ class EngineJob:
         cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]
     ) -> EngineJob:
         """Create a job from a request."""
+        # Converted once: it is sent again if an engine is lost.
         prompt = array("i", request.prompt).tobytes()
         now = time.monotonic()
         job = cls(number, request, prompt, now, request_trace.current())
@@ -206,6 +211,7 @@ class EngineJob:
     def restart(self) -> None:
         """Discard the output of unfinished choices after their engine was lost."""
         for choice in self.choices:
+            # Other sinks have received nothing that is to be discarded.
             if (choice.is_started or choice.is_scored) and not choice.is_over:
                 choice.is_started = choice.is_scored = False
                 choice.call(choice.sink.restarted)

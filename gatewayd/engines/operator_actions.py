@@ -51,6 +51,7 @@ class EngineOperating:
             job.is_urgent = True
             self._send(job, Bump)
             return
+        # The backlog counts by class, so the job is counted again; `remove` resets `is_waiting`.
         request, is_waiting = job.request, job.is_waiting
         deadline = request.deadline if job.has_deadline else self._deadlines()[priority]
         self._backlog.remove(job)
@@ -83,10 +84,12 @@ class EngineOperating:
         """
         left = [r for r in self._replicas if r.can_serve and engine in (None, r.index)]
         freed, in_use, is_told = 0, 0, False
+        # An engine evicts a bounded number of pages at a step boundary, and reports the rest.
         while left:
             answers = await self._calls.call_all(left, lambda number: Evict(number, page, tenant))
             left = []
             for replica, answer in answers:
+                # The cache of an engine that is lost is gone, too.
                 if answer is None:
                     continue
                 if answer.error:
@@ -96,6 +99,7 @@ class EngineOperating:
                 if answer.left:
                     left.append(replica)
                 else:
+                    # Pages in use are reported in each round, so only the last one counts.
                     in_use += answer.kept
         if not is_told:
             raise EngineUnavailable("no engine is ready; try again", retry_after=2)

@@ -14,6 +14,7 @@ from gatewayd_hooks.routing import ReplicaView
 def view_of(replica: Replica, flight: SentRequests) -> ReplicaView:
     """Build the router's view of a replica and its requests."""
     stats = replica.stats
+    # Zero until the engine has made its first step.
     pages = stats.free_pages + stats.cached_pages + stats.held_pages
     return ReplicaView(
         index=replica.index,

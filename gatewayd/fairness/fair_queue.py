@@ -21,6 +21,7 @@ from gatewayd_engine.fairness.fair_share import FairShare
 
 _RETRY_SECONDS = 1.0
 
+# A context variable, since tasks and threads that a request starts inherit it.
 _behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
 
 
@@ -170,11 +171,13 @@ class FairQueue:
         """
         share, line = self._share, self._lines.get(tenant)
         share.arrive(tenant)
+        # Only a tenant without waiting requests may start at once, or it would overtake its own.
         if line is None:
             if share.may_run(tenant):
                 return self._start(tenant)
             line = _TenantQueue()
         self._check_room(tenant, line, size)
+        # All bookkeeping happens before the first await: `wake` finds a complete waiter.
         turn = _Waiter(size, asyncio.get_running_loop().create_future())
         self._lines[tenant] = line
         line.turns.append(turn)
@@ -184,8 +187,10 @@ class FairQueue:
         try:
             return await turn.granted
         except asyncio.CancelledError:
+            # Cancelling a task cancels the future that it awaits, unless that already has a result.
             if not turn.granted.cancelled():
                 turn.granted.result().release()  # a slot was granted in the meantime
+            # Not `self._lines[tenant]`: `wake` may have dequeued this waiter and deleted its queue.
             elif turn in line.turns:
                 self._dequeue(tenant, turn)
             raise
@@ -197,6 +202,7 @@ class FairQueue:
 
     def wake(self) -> None:
         """Grant free slots; to be called when their number has increased."""
+        # Each round dequeues one waiter, so the loop ends even if all of them were cancelled.
         while (tenant := self._share.next()) is not None:
             turn = self._lines[tenant].next(self._capacity.held(tenant))
             self._dequeue(tenant, turn)
@@ -221,6 +227,7 @@ class FairQueue:
             del self._lines[tenant]
 
     def _check_room(self, tenant: str, line: _TenantQueue, size: int) -> None:
+        # Any capacity left is enough, whatever the size: one request at most exceeds it.
         if self._capacity.left <= 0:
             self._num_refused += 1
             raise NotAdmitted(
@@ -229,6 +236,7 @@ class FairQueue:
                 reason="full",
                 retry_after=_RETRY_SECONDS,
             )
+        # A tenant's first waiting request passes whatever its size; see the module.
         if line.turns and self._capacity.is_over_share(tenant, size):
             self._num_refused += 1
             raise TenantNotAdmitted(

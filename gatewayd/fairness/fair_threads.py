@@ -33,6 +33,7 @@ class FairThreads:
     def __init__(self, name: str, count: int, *, rest: float = 0.0) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._name, self._count, self._rest = name, count, rest
+        # Weak keys: the queue of an event loop that is gone goes with it.
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
 
     @property

@@ -43,5 +43,6 @@ class SharedCapacity:
         """Release capacity of a tenant."""
         self.total -= amount
         self._held[tenant] -= amount
+        # Tenants without capacity in use leave no entry: names of clients are unbounded.
         if not self._held[tenant]:
             del self._held[tenant]

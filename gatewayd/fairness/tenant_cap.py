@@ -34,6 +34,7 @@ class TenantCap:
         Raises:
             TenantNotAdmitted: the tenant has reached the cap.
         """
+        # No await between check and count, or two requests might both be the last one.
         held = self._held[tenant]
         if held >= self._most:
             self.num_refused += 1

@@ -73,6 +73,7 @@ def build_app(services: Services) -> App:
     services.metrics.registry.register(sharing_collector(services, bodies, gate))
     directory = None
     if services.durable is not None:
+        # Internal requests, such as the lines of batches, pass the gate without a key.
         services.durable.set_app(RequestMiddleware(gate, services.metrics))
         directory = services.durable.tenancy.directory
     guard = AuthenticationMiddleware(
@@ -125,4 +126,5 @@ def build_router(services: Services, protocols: Protocols) -> Router:
     ]
     if services.durable is not None:
         own += services.durable.routes(services)
+    # Trailing slashes are removed before the routing; a redirect would cost a round trip.
     return Router([*own, *protocols.routes(own)], redirect_slashes=False)

@@ -37,6 +37,7 @@ _BYTES_AT_ONCE = 1 << 20
 _JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
 CLOSE: Header = (b"connection", b"close")
 JSON_HEADER: Header = (b"content-type", b"application/json")
+# Statuses of errors raised before a body was read completely.
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
 _MAY_LEAVE_BODY_UNREAD = frozenset((401, 403, 429, 503))
 _DRAINED_BYTES = 1 << 20
@@ -93,6 +94,7 @@ async def _receive(scope: Scope, receive: Receive, stated: int, limit: int) -> b
     message = await receive()
     body: bytes = message.get("body", b"")
     parts, size = [body], len(body)
+    # Without a declared length the budget is reserved as the body arrives.
     if size > FREE_BYTES:
         reserve_body(scope, size)
     while message["type"] == "http.request" and message.get("more_body") and size <= limit:
@@ -106,6 +108,7 @@ async def _receive(scope: Scope, receive: Receive, stated: int, limit: int) -> b
         raise ClientGone
     if size > limit:
         raise _too_large(f"over {limit}", limit)
+    # Usually one message: no copy.
     return body if len(parts) == 1 else b"".join(parts)
 
 
@@ -118,6 +121,7 @@ def _check_headers(scope: Scope, limit: int) -> int:
         elif name == b"content-length":
             if not value.isdigit():
                 raise InvalidRequest("content-length is not a number")
+            # Numbers of any length are valid, and slow to convert.
             if len(value) > 18 or int(value) > limit:
                 raise _too_large(value.decode()[:18], limit)
             stated = int(value)

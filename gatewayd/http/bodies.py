@@ -48,6 +48,7 @@ class BodyBudget:
         capacity = self._capacity
         if capacity.is_over_share(tenant, num_bytes):
             self.num_refused += 1
+            # 429 if the tenant's own bodies are the cause, else 503.
             if held := capacity.held(tenant):
                 raise TenantNotAdmitted(
                     f"this tenant's bodies hold {held} bytes, and this one has {num_bytes}: "

@@ -104,6 +104,7 @@ class MultipartForm:
         self._disposition = b""
 
     def _header_name(self, data: bytes, start: int, end: int) -> None:
+        # The parser may deliver a name or a value in several pieces.
         self._header = (self._header[0] + data[start:end], b"")
 
     def _header_value(self, data: bytes, start: int, end: int) -> None:
@@ -183,6 +184,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
         )
     stated = header(scope, b"content-length")
     if stated is not None and stated.isdigit() and int(stated[:18]) > limit + _FRAMING_BYTES:
+        # A client that waits for `100 Continue` has sent nothing of the body.
         if header(scope, b"expect") is None:
             await _discard(receive)
         raise too_large(limit)
@@ -190,6 +192,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
         form = MultipartForm(options[b"boundary"], limit)
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
+    # The most that is held in memory before it is written.
     reserve_body(scope, _AT_ONCE)
     try:
         await _receive_into(form, scope, receive, sink, limit)
@@ -209,6 +212,7 @@ async def _receive_into(
         body = message.get("body", b"")
         waiting, total = waiting + len(body), total + len(body)
         try:
+            # The parser limits the file; this also bounds fields and framing.
             if total > limit + _FRAMING_BYTES:
                 raise too_large(limit)
             form.feed(body)

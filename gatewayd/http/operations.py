@@ -107,6 +107,7 @@ class Document:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response."""
+        # Concurrent first requests may all generate it: the results are equal.
         if self._body is None:
             self._body = await asyncio.to_thread(lambda: encode_json(self._make()))
         await send_body(send, self._body)

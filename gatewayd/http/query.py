@@ -27,6 +27,7 @@ def page_of(query: Mapping[str, str], *, default: int, most: int) -> Page:
         InvalidRequest: the limit or the order is invalid.
     """
     limit = query.get("limit", str(default))
+    # `isdigit` also accepts digits of other scripts.
     if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):
         raise InvalidRequest(f"limit is {limit[:32]!r}; it must be from 1 to {most}", param="limit")
     order = query.get("order", "desc")

@@ -28,6 +28,7 @@ async def within_queue_timeout(preparing: Awaitable[T], seconds: float | None, l
         async with asyncio.timeout(max(0.0, left)) as limit:
             return await preparing
     except TimeoutError:
+        # Otherwise the error is another timeout's, raised by the preparation.
         if limit.expired():
             raise queue_timeout(seconds) from None
         raise

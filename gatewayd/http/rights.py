@@ -77,6 +77,7 @@ class Rights:
             if not isinstance(route, Route):
                 continue
             is_protocol = isinstance(route.endpoint, ProtocolEndpoint)
+            # A route that is missing in the table is for the operator only.
             right = INFER if is_protocol else OURS.get(route.path, EVERYTHING)
             if route.param_convertors:
                 self._patterns.append((route, right))
@@ -95,6 +96,7 @@ class Rights:
             found = [right for route, right in self._patterns if route.path_regex.match(path)]
             if not found:
                 raise NotFound(f"there is no {path[:128]}; /openapi.json lists the routes")
+            # The router also takes the first match.
             right = found[0]
         if right == EVERYTHING:
             raise PermissionDenied("this path is for the operator only")

@@ -151,6 +151,7 @@ class Services:
         """
         if self.fleet.model is None:
             try:
+                # After the timeout there is no model, which is refused below.
                 with TimedSpan(WAITED_ENGINE), contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.limits.load_seconds):
                         await self.fleet.wait_model()
@@ -172,11 +173,13 @@ class Services:
         """
         if constraint is None or self.guides is None:
             return None if constraint is None else constraint.spec
+        # The cache of results is by tenant; the queue is by address where there are no keys.
         check = partial(self.guides.check, tenant=current_principal().tenant, turn=current_tenant())
         with TimedSpan(GRAMMAR, self.guides.strategy):
             try:
                 return await check(constraint.spec, constraint.param)
             except InvalidRequest as refused:
+                # A combined grammar: find the part at fault, so that the error names its field.
                 if constraint.parts is not None and refused.code == "invalid_grammar":
                     await _find_fault(check, constraint.parts())
                 raise
@@ -211,6 +214,7 @@ async def _find_fault(
     Raises:
         InvalidRequest: the first part that cannot be compiled.
     """
+    # The refusal of the whole is raised in any case; a part only makes it more precise.
     with contextlib.suppress(TimeoutError, StrategyUnavailable, NotAdmitted):
         async with asyncio.timeout(_FAULT_SECONDS):
             for spec, param in parts:

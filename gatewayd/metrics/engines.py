@@ -72,6 +72,7 @@ class FleetCollector(Collector):
             key, stats = [self._model_name, str(replica.index)], replica.stats
             running.add_metric(key, stats.num_running)
             waiting.add_metric(key, stats.num_waiting)
+            # Deferred and held sequences are among the waiting ones.
             capacity = stats.num_waiting - stats.num_deferred - stats.num_held
             reasons.add_metric([*key, "capacity"], capacity)
             reasons.add_metric([*key, "deferred"], stats.num_deferred)
@@ -81,6 +82,7 @@ class FleetCollector(Collector):
                 "cached": stats.cached_pages,
                 "held": stats.held_pages,
             }
+            # An engine that is still loading has no pages.
             usage.add_metric(key, stats.held_pages / max(1, sum(states.values())))
             for state, count in states.items():
                 pages.add_metric([*key, state], count)
@@ -168,6 +170,7 @@ class FleetCollector(Collector):
             labels=["model_name", "engine", "position"],
         )
         for replica in replicas:
+            # Position 0 exists from the start: a rate needs a first value of zero.
             for position, count in enumerate(replica.stats.accepted_at or [0]):
                 family.add_metric([self._model_name, str(replica.index), str(position)], count)
         return family
@@ -213,6 +216,7 @@ class FleetCollector(Collector):
         )
         for replica in replicas:
             key, stats = [self._model_name, str(replica.index)], replica.stats
+            # Empty until the engine's first step.
             counts = stats.step_sizes or [0] * (len(STEP_SIZES) + 1)
             add_histogram(family, key, STEP_SIZES, counts, stats.computed_tokens)
         return family
@@ -229,6 +233,7 @@ class FleetCollector(Collector):
         for replica in replicas:
             key = [self._model_name, str(replica.index)]
             restarts.add_metric(key, replica.restarts)
+            # A series for each state, one of which is 1, like a StateSet of OpenMetrics.
             for one in ReplicaState:
                 state.add_metric([*key, one.value], float(one is replica.state))
         yield from (state, restarts)

@@ -39,11 +39,13 @@ class Histogram:
 
     def observe(self, value: float) -> None:
         """Observe one value."""
+        # To the left: a value equal to a bound belongs to its bucket, as Prometheus's ``le`` says.
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def observe_all(self, values: Sequence[float]) -> None:
         """Observe many values, at a tenth of the cost per value."""
+        # One bisection per value without a loop in Python, then one addition per bucket.
         for at, count in Counter(map(bisect_left, repeat(self._bounds), values)).items():
             self._counts[at] += count
         self._sum += sum(values)

@@ -25,6 +25,7 @@ class GatewayCollector(Collector):
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
         self._answers: Counter[tuple[str, str, int]] = Counter()
+        # With zeros, so that a rate sees the first refusal.
         self._rejections = Counter(max_num_queued_reqs=0, max_num_queued_tokens=0)
 
     def answered(self, endpoint: str, method: str, status: int) -> None:

@@ -110,6 +110,7 @@ class EngineRequests:
     def sources(self) -> dict[str, int]:
         """Prompt tokens by source: computed or prefix-cache hits."""
         cached = self.cached_tokens
+        # vLLM's values of the label ``source``.
         return {"local_compute": self.prompt_tokens - cached, "local_cache_hit": cached}
 
     def ended(self, request: EndedRequest) -> None:
@@ -131,6 +132,7 @@ class EngineRequests:
         requests, self._waiting = self._waiting, []
         if not requests:
             return
+        # Lists rather than generators in all sums: they are faster, and this blocks the event loop.
         self.outcomes.update([one.outcome for one in requests])
         self.corrupted += sum([one.is_corrupted for one in requests])
         self.prompt_len.observe_all([one.prompt_tokens for one in requests])
@@ -158,8 +160,10 @@ class EngineRequests:
                 continue
             first, decoding = one.first - one.arrival, one.last - one.first
             ttft.append(first)
+            # By the engine's clock, so that the difference may be slightly negative.
             prefill.append(max(0.0, first - (one.queue_seconds or 0.0)))
             decode.append(decoding)
+            # The first token of each choice belongs to the TTFT.
             if one.completion_tokens > one.num_choices:
                 per_token.append(decoding / (one.completion_tokens / one.num_choices - 1))
         self.ttft.observe_all(ttft)
@@ -266,6 +270,7 @@ class RequestCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics, including requests not yet aggregated, and zeros for idle engines."""
+        # Created before the loops below: a dict must not grow while it is iterated.
         for replica in self._fleet.status():
             self._of(replica.index)
         running = self._running()

@@ -31,6 +31,7 @@ def judge(record: LatencyRecord, targets: ClassTargets) -> dict[str, bool]:
     for name, limit, seconds, so_far in (
         ("ttft", targets.ttft_ms, record.ttft, record.seconds),
         ("tpot", targets.tpot_ms, record.tpot, 0.0),
+        # A client that left did not wait for the end: the time until then is only a lower bound.
         ("e2e", targets.e2e_ms, None if has_left else record.seconds, record.seconds),
     ):
         if limit is None:
@@ -41,8 +42,10 @@ def judge(record: LatencyRecord, targets: ClassTargets) -> dict[str, bool]:
             found[name] = 1000 * seconds <= limit
         elif has_left and 1000 * so_far > limit:
             found[name] = False
+    # If the client left, targets that were met until then do not add up to a verdict.
     if found and not (has_left and all(found.values())):
         found[ALL] = all(found.values())
+    # Without targets, every request that did not fail is good.
     elif not found and not has_left:
         found[ALL] = not has_failed
     return found
@@ -103,6 +106,7 @@ class SloCollector(Collector):
             if slo != ALL:
                 target.add_metric([name, slo], getattr(targets, f"{slo}_ms") / 1000)
             for window, seconds in WINDOWS.items():
+                # The objective is below 1 by its bounds, so there is always an error budget.
                 rate = windows.bad_ratio(seconds) / (1 - targets.objective)
                 burn.add_metric([name, slo, window], rate)
         for priority, targets in self._targets.items():

@@ -52,11 +52,13 @@ class SloWindows:
         end = now % NUM_BUCKETS + 1
         if count <= end:
             return sum(buckets[end - count : end])
+        # The window wraps around: its older part is at the end of the ring.
         return sum(buckets[:end]) + sum(buckets[end - count :])
 
     def _advance(self) -> int:
         """Clear the buckets that are reused since the last call; return the current number."""
         now = int(self._clock() // BUCKET_SECONDS)
+        # At most one turn of the ring, however long no request has ended.
         for number in range(max(self._now + 1, now - NUM_BUCKETS + 1), now + 1):
             self._good[number % NUM_BUCKETS] = self._bad[number % NUM_BUCKETS] = 0
         self._now = now

@@ -33,6 +33,7 @@ def account(
     """
     counts = [choice.completion_tokens for choice in choices]
     return EndedRequest(
+        # A prompt that was answered has its own reason; the request's may be that of another one.
         outcome=outcome if outcome in ("error", "abort") else reason(choices),
         prompt_tokens=len(request.prompt),
         cached_tokens=choices[0].cached_tokens,
@@ -81,6 +82,7 @@ def build_latency_record(
     if trace is not None and trace.arrival > work.arrival:
         trace = None  # a different clock, or the trace of another request
     ends = [end if timeline.end is None else timeline.end for timeline in timelines]
+    # The choice that ended last determines when the answer was complete.
     last = max(range(len(ends)), key=ends.__getitem__, default=None)
     request = work.requests[0]
     return LatencyRecord(
@@ -91,10 +93,12 @@ def build_latency_record(
         priority=request.priority,
         outcome=outcome,
         prompt_tokens=sum([len(one.prompt) for one in work.requests]),
+        # The first choice of each prompt: what the others found cached, the first has computed.
         cached_tokens=sum([choice.cached_tokens for choice in choices[:: work.num_choices]]),
         completion_tokens=sum([choice.completion_tokens for choice in choices]),
         num_choices=len(choices),
         num_preemptions=sum([choice.num_preemptions for choice in choices]),
+        # Wall-clock time of the arrival.
         unix=time.time() - (end - work.arrival),
         arrival=work.arrival if trace is None else trace.arrival,
         spans=() if trace is None else trace.spans,

@@ -81,6 +81,7 @@ def aborted_prompts(choices: Sequence[Choice], work: Work, num_prompts: int) -> 
         AbortedPrompt.of(
             len(request.prompt),
             choices[at * n : (at + 1) * n],
+            # Discarded tokens are not charged.
             0 if discards else request.params.max_tokens,
         )
         for at, request in enumerate(work.requests[:num_prompts])
@@ -91,4 +92,5 @@ def _salted(tenant: bytes, client: bytes) -> bytes:
     """Combine the tenant's secret salt with the client's ``cache_salt``."""
     if not tenant:
         return client
+    # Keyed, so that the result of no `cache_salt` is predictable to another tenant.
     return blake2b(client, key=tenant, digest_size=_SALT_BYTES).digest()

@@ -114,6 +114,7 @@ class Choice:
         self._clock = owner.clock
         self._progress = owner.progress
         self._wakes = options.wakes
+        # Selects the fast path in `tokens`, which handles all new ids at once.
         self._is_plain = not (
             options.stop or options.keep_ids or options.discard or options.parsers
         )
@@ -128,6 +129,7 @@ class Choice:
     def _start_over(self) -> None:
         options = self._options
         self._detokenizer = options.detokenizer()
+        # Bound once, since it is called for each sequence in each step.
         self._feed = self._detokenizer.feed
         self._stop = (
             StopMatcher(options.stop, include=options.include_stop) if options.stop else None
@@ -176,6 +178,7 @@ class Choice:
         now = self._clock()
         if self.last is None:
             self.first = now
+            # Not earlier, as the metric has a label for the replica.
             self._observe_gap = self._owner.gap_observer(self.prompt_index)
         else:
             self._observe_gap(now - self.last)
@@ -185,11 +188,13 @@ class Choice:
             if self._progress is not None:
                 self._progress.generated(len(ids))
             text = self._feed(ids)
+            # Text is empty while a character is incomplete: nothing to wake for.
             if text:
                 self._pending.append(text)
                 if self._wakes:
                     self._owner.wake()
             return
+        # Not counted: the engine generates at least one token, but only the prompt was asked for.
         if self._options.discard:
             return
         before = self.completion_tokens
@@ -202,6 +207,7 @@ class Choice:
     def _tokens_one_by_one(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None
     ) -> None:
+        # Tokens have their own offsets, and those after a stop string do not count.
         for at, token in enumerate(ids):
             start, opens = self._seen_chars, self._detokenizer.is_opening
             text = self._detokenizer.feed((token,))
@@ -212,6 +218,7 @@ class Choice:
             if logprobs is not None:
                 self._scored.append(ScoredToken(logprobs[at], start, self._seen_chars, opens))
             if self._stop is None or self.completion_tokens <= self._options.min_tokens:
+                # Empty text as well: parsers count one piece per token.
                 self._pending.append(text)
             elif self._feed_stop(text):
                 self._owner.stop_choice(self.index)
@@ -240,11 +247,13 @@ class Choice:
         """Flush the detokenizer and stop matcher, and mark the choice as finished."""
         if self.is_done:
             return
+        # Sequences that this process aborts call no sink, so the engine ended this one.
         if reason == "abort":
             self._owner.fail(EngineUnavailable("the engine dropped the request; send it again"))
             return
         if self._options.discard:
             self._end("length", None)
+        # The rest of a character passes the stop matcher too, before withheld text is flushed.
         elif not self._feed_stop(self._detokenizer.finish()):
             if self._stop is not None:
                 self._pending.append(self._stop.finish())
@@ -291,6 +300,7 @@ class Choice:
         """Number of reasoning tokens among the parts popped so far."""
         if self._reader is None:
             return 0
+        # The prefix and the flushed rest are pieces without a token.
         return min(self._reader.reasoning_pieces, self.completion_tokens)
 
     def pop_scored_tokens(self) -> list[ScoredToken]:
@@ -303,6 +313,7 @@ class Choice:
         if self.stop_reason is None and self.is_done:
             ready = len(scored)
         elif self.is_done:
+            # Text beyond `limit` was cut off with the stop string.
             ready = sum(1 for token in scored if token.start < limit)
         else:
             ready = sum(1 for token in scored if token.end <= limit)

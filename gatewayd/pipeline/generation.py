@@ -75,6 +75,7 @@ class Pipeline:
             EngineUnavailable: no engine is available.
         """
         principal, ticket = work.principal, None
+        # For the record of a refusal. A request may start several generations, one after another.
         if (asks := request_trace.current()) is not None:
             asks.asked, asks.is_sent = work.outline, False
         principal.check_use(work.model)
@@ -82,6 +83,7 @@ class Pipeline:
             with request_trace.TimedSpan(ADMISSION):
                 ticket = await principal.account.reserve(requested_cost(work))
             work = with_tenant(work, principal.account)
+        # From here on `close` settles the reservation, whatever happens.
         generation = Generation(self, work, ticket)
         try:
             principal.check_use(work.model)  # it may have waited
@@ -164,12 +166,14 @@ class Generation:
         except BaseException:
             self._cancel()
             raise
+        # From here on `close` accounts for the request; until here it settles a refusal.
         self._is_admitted = True
         if self._trace is not None:
             self._trace.is_sent = True
         self._submitted = self.clock()
         self._pipeline.live.add(self)
         if (seconds := self.work.queue_timeout) is not None:
+            # The time of the preparation counts, too.
             left = max(0.0, self.work.arrival + seconds - self._submitted)
             self._expiry = self._loop.call_later(left, self._expire, seconds)
         if self.work.principal.lease is not None:
@@ -203,6 +207,7 @@ class Generation:
 
     def wake(self) -> None:
         """Wake the waiter: output is buffered."""
+        # At most one wake-up until the writer runs, however many choices have output.
         if not self.is_awake:
             self.is_awake = True
             waiter = self._waiter
@@ -316,6 +321,7 @@ class Generation:
         if not (self.is_done or self.error):
             mistake = None if self.is_abandoned else server_error_behind(sys.exception())
             self.error, self.is_abandoned = mistake, mistake is None
+        # Before the accounting, which waits for the final usage of all sequences.
         self._cancel()
         if self._expiry is not None:
             self._expiry.cancel()
@@ -381,6 +387,7 @@ class Generation:
         if ticket is not None:
             spent = delivered_usage(self.choices, self.cached_tokens, work, outcome, now)
             if outcome in ("error", "abort"):
+                # Limits are held until the engines have reported what they computed, see ADR 0048.
                 aborted = aborted_prompts(self.choices, work, len(self._handles))
             else:
                 # A client that has its answer may send the next request, even while the engine has
@@ -391,6 +398,7 @@ class Generation:
             choices = self.choices[at * n : (at + 1) * n]
             ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
+        # Built before the usage is known: until then `close` has dropped the choices.
         record = self._latency_record(outcome, now)
         record_latency = self._pipeline.metrics.record_latency
 

@@ -73,6 +73,7 @@ class RollingMinute:
     def _advance(self) -> int:
         """Clear the buckets that are reused since the last call; return the current second."""
         now = int(self._clock())
+        # At most all buckets, however long ago the last call was.
         for second in range(max(self._second, now - _SECONDS) + 1, now + 1):
             self._requests[second % _SECONDS] = self._tokens[second % _SECONDS] = 0
         self._second = now
@@ -88,6 +89,7 @@ class LiveRequests(Generic[RequestT]):
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        # An ordered set: removal in constant time, and `find` begins with the latest.
         self._all: dict[RequestT, None] = {}
         self._minutes: dict[str, RollingMinute] = {}
 

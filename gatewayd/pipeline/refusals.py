@@ -26,6 +26,7 @@ def server_error_behind(exception: BaseException | None) -> GatewayError | None:
     """Return the server error behind an exception; None for client errors and disconnects."""
     if isinstance(exception, GatewayError):
         return exception if exception.status >= 500 else None
+    # `OSError`: the connection broke while the response was written.
     is_gone = isinstance(exception, ClientGone | OSError)
     return InternalError(MISTAKE) if isinstance(exception, Exception) and not is_gone else None
 

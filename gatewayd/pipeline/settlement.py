@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 MOST_SECONDS = 600.0
 """Timeout of usage reports; the watchdog usually restarts an engine that hangs sooner."""
+# More tokens than any prompt has; `charge_aborted` limits it to the prompt's length.
 _WHOLE = 2**31
 
 
@@ -47,10 +48,12 @@ def when_usage_known(
 
     def on_usage(at: int, usage: PromptUsage) -> None:
         nonlocal left
+        # Reported after the timeout.
         if found[at] is not None:
             return
         found[at], left = usage, left - 1
         if not left:
+            # Still unset if all handles report within the loop below.
             if timer is not None:
                 timer.cancel()
             then([one for one in found if one is not None])
@@ -63,6 +66,7 @@ def when_usage_known(
 
     for at, handle in enumerate(handles):
         handle.on_usage_final(partial(on_usage, at))
+    # Few requests need a timer: an ended sequence has usually been reported with its last step.
     if left:
         timer = call_later(MOST_SECONDS, on_timeout)
 
@@ -117,6 +121,7 @@ def charge_aborted(
         prompt += computed
         cached += min(computed, taken.cached_tokens)
         made = zip(left.delivered, left.most, taken.generated, strict=True)
+        # At least the delivered tokens; reports include undelivered ones, up to the maximum.
         generated += sum([max(sent, min(most, one)) for sent, most, one in made])
     return spent._replace(
         prompt_tokens=prompt,
@@ -145,6 +150,7 @@ def settle_refused(
 
     def settle(usages: Sequence[PromptUsage]) -> None:
         spent = charge_aborted(nothing, aborted, usages)
+        # Sequences may have been cancelled before their first step.
         if spent.tokens or spent.engine_seconds:
             ticket.settle(spent)
         else:

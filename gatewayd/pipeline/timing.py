@@ -65,6 +65,7 @@ def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Re
     queue = first.queue_seconds
     if queue is None or first.first is None:
         return RequestTiming(gateway, queue)
+    # The engine measures `queue`, this process the rest: the difference may be slightly negative.
     prefill = max(0.0, first.first - submitted - queue)
     last = max([choice.last for choice in spoke if choice.last is not None])
     return RequestTiming(

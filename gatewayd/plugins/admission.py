@@ -20,8 +20,10 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
             NotAdmitted: the strategy refuses it.
         """
         refusal = self._call(lambda: self._ask_strategy(request, load))
+        # None also after a fault or quarantine: a broken strategy refuses no request.
         if refusal is None:
             return
+        # 429 names the tenant's own load as the reason, 503 that of the whole daemon.
         kind = TenantNotAdmitted if refusal.is_tenants else NotAdmitted
         raise kind(
             refusal.message,

@@ -33,9 +33,11 @@ async def call_with_timeout(plugin: str, seconds: float, call: Callable[[*Ts], T
         )
     )
     try:
+        # ``wait`` leaves the future alone at its timeout; a thread cannot be cancelled.
         await asyncio.wait([answer], timeout=seconds)
         if not answer.done():
             raise PluginError(plugin, f"did not return within {seconds:g} s")
         return answer.result()
     finally:
+        # Otherwise asyncio would log the late exception of an abandoned call as never retrieved.
         answer.cancel()

@@ -83,11 +83,13 @@ class Fenced(Generic[StrategyT]):
         watched = self._plugin_times.watch(self.kind, name, strategy)
         try:
             with self._watchdog.armed():
+                # Before anything is replaced: after an error the previous strategy stays in use.
                 has_state = hand_over(self._watched, watched)
         except Exception:
             self._close(name, watched)
             raise
         self.close()
+        # An operator who selects a strategy again wants it to be called again.
         self.fence.reset_faults(self.kind, name)
         self._install(strategy, name)
         return has_state
@@ -116,6 +118,7 @@ class Fenced(Generic[StrategyT]):
         if self.is_quarantined:
             return None
         answer = None
+        # Processor time: a call that only waited for other threads is not over its budget.
         began = time.thread_time()
         try:
             with self._watchdog.armed():
@@ -128,6 +131,7 @@ class Fenced(Generic[StrategyT]):
             self._record_fault(f"raised {type(error).__name__}: {error}", error)
         finally:
             self._plugin_times.settle_call(self.kind, time.thread_time() - began)
+        # Settled above: a single slow call is no fault, repeated ones are.
         for overrun in self._plugin_times.take_overruns(self.kind):
             self._record_fault(overrun.reason)
         return answer

@@ -40,6 +40,7 @@ def _plugins() -> frozenset[str]:
 def _sources(package: str) -> list[Path]:
     """Source files of a package; none if it has no source."""
     try:
+        # Of the top-level package only: finding a submodule would import its parents.
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
         return []
@@ -60,5 +61,6 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
+        # Relative imports stay within the package.
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.lineno, node.module

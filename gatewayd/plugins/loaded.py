@@ -112,6 +112,7 @@ class LoadedPlugins:
             resources=resources,
         )
         try:
+            # From here on a failure must close what is open.
             plugged.admission.strategy.open(resources)
             plugged.router.strategy.open(resources)
             plugged.executor.open(resources)
@@ -147,6 +148,7 @@ class LoadedPlugins:
         try:
             strategy.open(self.resources)
         except Exception as error:
+            # One that could not be opened may also fail to close; the first error is the cause.
             with contextlib.suppress(Exception):
                 strategy.close()
             raise PluginError(f"{kind}.{name}", f"cannot be opened: {error}") from error
@@ -231,6 +233,7 @@ def report(config: Config) -> list[PluginRow]:
 
 def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
     """List all installed plugins; configured ones are marked as enabled."""
+    # The host marks all that it has built; only the configuration tells what is in use now.
     chosen = chosen_strategies.enabled(config)
     return [
         dataclasses.replace(row, state=_ENABLED[f"{row.kind}.{row.name}" in chosen])

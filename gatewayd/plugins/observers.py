@@ -68,6 +68,7 @@ class ObserverRecord:
     def __init__(
         self, host: PluginHost, hook: str, plugin_times: PluginTimes, watchdog: Watchdog
     ) -> None:
+        # A fence for each hook: an observer that is disabled for one still gets the others.
         self._listeners = [
             FencedListener(listener, plugin, hook, plugin_times, watchdog)
             for plugin, listener in host.listeners(hook).items()

@@ -61,6 +61,7 @@ class FencedParser(Fenced[StrategyT]):
 
     def call(self, method: str, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
         """Call the plugin; exceptions are logged and propagate."""
+        # Time accounts are not thread-safe, and large outputs are parsed in other threads.
         timed = self.timed(method, call) if _is_main() else call
         return self.run(timed, *args)
 
@@ -95,6 +96,7 @@ class FencedParser(Fenced[StrategyT]):
         # Signals are delivered to the main thread; large outputs are parsed in others.
         if not _is_main() or self._watchdog.is_armed:
             return work()
+        # Nested use would disarm the outer timer at its end.
         with self._watchdog.armed():
             return work()
 
@@ -109,6 +111,7 @@ class _Watched:
     def __init__(self, fenced: FencedParser[Any], parser: OutputParser) -> None:
         self._fenced = fenced
         self._parser = parser
+        # Wrapped once: it is called for every piece of output.
         self._timed_feed = fenced.timed("feed", parser.feed)
 
     def feed(self, text: str) -> Sequence[Part]:
@@ -167,6 +170,7 @@ class ModelParsers:
             tools=None if calls is None else partial(calls.parser, tools),
             most_calls=most_calls,
             keeps_reasoning=keeps_reasoning,
+            # Both share one watchdog, so either can arm it for all.
             armed=used[0].armed,
             marks=frozenset(chain.from_iterable(marks)),
         )
@@ -220,6 +224,7 @@ def load_parsers(
         names = [table.strategy]
         if table.strategy == AUTO:
             rows = host.report()
+            # Only built-in parsers are tried: a third-party plugin is imported only if it is named.
             names = sorted(
                 row.name for row in rows if (row.kind, row.distribution) == (kind, PROJECT)
             )

@@ -37,6 +37,8 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
     before = set(sys.modules)
     began = time.perf_counter()
     try:
+        # Without the host at first, which turns an exception into a sentence and loses its
+        # location.
         entry.load()
     except BaseException as error:  # noqa: BLE001 - reported again by the host, with a reason
         found |= _cause_of(error)
@@ -61,6 +63,7 @@ def _cause_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
     else:
+        # Frames of the import system have names such as ``<frozen importlib._bootstrap>``.
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename[0] != "<"]
         where = f"{frames[-1].filename}:{frames[-1].lineno}"
     return {

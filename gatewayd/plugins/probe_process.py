@@ -43,11 +43,13 @@ def unimportable(
         search_path: ``PYTHONPATH`` of a plugin that is not installed, during its development.
     """
     found = probe(entry, settings, search_path)
+    # Other errors, such as bad settings, are found again when this process loads the plugin.
     if "error" not in found or ("cause" not in found and found["error"] not in _ENDINGS):
         return None
     problem = next(faults(entry, found, is_enabled=True))
     own = entry.module.partition(":")[0].partition(".")[0]
     missing = str(found.get("missing")).partition(".")[0]
+    # A project under development is corrected; another missing module is installed in any case.
     if search_path is None or (found.get("cause") == _NO_MODULE and missing != own):
         return problem
     where = found.get("where", "what runs when it is imported")
@@ -63,6 +65,7 @@ def probe(
     try:
         done = children.run(
             children.python("-m", "gatewayd.plugins.probe"),
+            # TOML has dates, and JSON has none.
             input=json.dumps({"entry": asdict(entry), "settings": settings}, default=str),
             env=children.environment({} if search_path is None else {"PYTHONPATH": search_path}),
             capture_output=True,
@@ -72,6 +75,7 @@ def probe(
         )
     except subprocess.TimeoutExpired:
         return {"error": "Hangs", "reason": f"does not load within {_PROBE_SECONDS} s"}
+    # The result is written at the end; without it the plugin has ended the process.
     if not done.stdout:
         status = done.returncode
         how = signal.Signals(-status).name if status < 0 else f"status {status}"

@@ -21,6 +21,7 @@ class FencedRouter(Fenced[RouterStrategy]):
         index = self._call(lambda: self._ask_strategy(request, replicas))
         if index is not None:
             return index
+        # Like the default router ``least_loaded``, without its weight of queued prompt tokens.
         return min(replicas, key=lambda view: view.num_running + view.num_waiting).index
 
     def _ask_strategy(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:

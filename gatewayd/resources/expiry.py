@@ -58,11 +58,13 @@ class Expiry:
         Raises:
             StoreUnavailable: the store cannot be written.
         """
+        # While a jump is pending it is unknown which of the two times is wrong.
         if self._clock.is_steady:
             await self._database.write(self._reset_future_times)
         num_files = num_responses = num_batches = 0
         try:
             while True:
+                # Rows first: at the latest the next start deletes contents without rows.
                 gone = await self._database.write(self._delete)
                 await asyncio.to_thread(self._vault.remove, gone.files)
                 num_files += len(gone.files)
@@ -84,6 +86,7 @@ class Expiry:
             ahead = table.c.created_at > now + _AHEAD_SECONDS
             values: dict[str, object] = {"created_at": now}
             if table is files:
+                # SQL computes this from the old row, so that the file keeps its lifetime.
                 values["expires_at"] = files.c.expires_at - files.c.created_at + now
             connection.execute(update(table).where(ahead).values(values))
 
@@ -104,6 +107,8 @@ def _delete_responses(connection: Connection, before: float) -> int:
     )
     last = earliest.order_by(responses.c.created_at).offset(AT_ONCE - 1).limit(1)
     second = connection.execute(last).scalar()
+    # Up to the second of the last of `AT_ONCE`; None if there are fewer.
     end = before if second is None else min(before, second + 1)
     response_records.remove_older(connection, end)
+    # Rows of the last statement, without those that its triggers changed.
     return int(connection.exec_driver_sql("SELECT changes()").scalar_one())

@@ -25,12 +25,14 @@ def replace(file: Path, data: bytes) -> None:
         OSError: it cannot be written; the previous file is unchanged, and no draft is left.
     """
     draft = file.with_name(f"{file.name}.part")
+    # Left by a process that was killed; O_EXCL would refuse to write over it.
     draft.unlink(missing_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(draft, flags, 0o600)
     try:
         try:
             write_all(descriptor, data)
+            # Before the rename, or a power failure could leave the new name with missing content.
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -39,6 +41,7 @@ def replace(file: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             draft.unlink(missing_ok=True)
         raise
+    # The rename itself is durable only once the folder is synced.
     sync_folder(file.parent)
 
 

@@ -48,14 +48,17 @@ class StoreClock:
         self._wall, self._uptime = wall, uptime
         self._lock = threading.Lock()
         begun = wall()
+        # Continue from the last use: `now` then sees the difference as a jump.
         if last is not None and not -_JUMP_SECONDS <= begun - last <= _AWAY_SECONDS:
             begun = last
+        # Believed wall time minus uptime, and the same of the wall clock when it was last read.
         self._offset = self._seen = begun - uptime()
         self._jumped_at: float | None = None
 
     @property
     def is_steady(self) -> bool:
         """Whether it follows the wall clock."""
+        # Only reading the clock detects a jump.
         self.now()
         return self._jumped_at is None
 
@@ -71,8 +74,10 @@ class StoreClock:
         with self._lock:
             uptime = self._uptime()
             offset = self._wall() - uptime
+            # The wall clock agrees, or a jump was undone: follow it, small steps included.
             if abs(offset - self._offset) <= _JUMP_SECONDS:
                 self._offset, self._jumped_at = offset, None
+            # A first jump, or another one while one is pending: each has an hour of its own.
             elif self._jumped_at is None or abs(offset - self._seen) > _JUMP_SECONDS:
                 self._jumped_at = uptime
                 _log.warning(
@@ -83,5 +88,6 @@ class StoreClock:
             elif uptime - self._jumped_at >= _HOLD_SECONDS:
                 _log.warning("system clock is stable: expiry uses it again")
                 self._offset, self._jumped_at = offset, None
+            # Updated at each call, so that slow drift during a jump is not another jump.
             self._seen = offset
             return uptime + self._offset

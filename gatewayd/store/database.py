@@ -33,6 +33,7 @@ def connect(file: Path) -> Engine:
         poolclass=QueuePool,
         pool_size=_READERS + 1,
         max_overflow=0,
+        # Connections are pooled, and pass from thread to thread, one at a time.
         connect_args={"check_same_thread": False},
     )
 
@@ -41,6 +42,7 @@ def connect(file: Path) -> Engine:
         # By default sqlite3 begins and commits by its own rules, and never around DDL.
         connection.isolation_level = None
         for pragma in (
+            # First, since the next statement may already meet a lock.
             f"busy_timeout = {_BUSY_MILLISECONDS}",
             "journal_mode = WAL",
             # In WAL mode only this makes commits durable; group commits share the cost.
@@ -79,6 +81,7 @@ class Database:
         if self._is_closed:
             raise _closed()
         try:
+            # As many threads as the pool has connections for readers: none of them waits for one.
             return await loop.run_in_executor(self._readers, self._read, work)
         except DATABASE_ERRORS as error:
             raise_for_client(error)
@@ -94,6 +97,7 @@ class Database:
         if self._is_closed:
             raise _closed()
         try:
+            # Cancelling the caller cancels a piece that the writer has not begun.
             return await asyncio.wrap_future(self._writer.submit(work))
         except DATABASE_ERRORS as error:
             raise_for_client(error)

@@ -141,6 +141,7 @@ class DiskQuota:
             StoreUnavailable: the store cannot be read.
         """
         seen = await self._figures(owner)
+        # The tenant's own limit comes first: its message names what that tenant can change.
         self._check_tenant(seen, num_bytes)
         if seen.total + num_bytes > self.limit:
             self.refusals["bytes"] += 1
@@ -167,6 +168,7 @@ class DiskQuota:
             StoreFull: they do not fit in addition to those of its tenant's open batches.
             StoreUnavailable: the store cannot be read.
         """
+        # The results of open batches are not stored yet, so no row counts them.
         expected = await self._database.read(lambda c: expected_of(c, owner.tenant))
         self._check_tenant(await self._figures(owner), expected + input_bytes)
 
@@ -177,6 +179,7 @@ class DiskQuota:
             StoreFull: its quota is used up.
             StoreUnavailable: the store cannot be read.
         """
+        # A byte: the size of a result is unknown before its line has run.
         self._check_tenant(await self._figures(owner), 1)
 
     async def usage_of(self, owner: Owner) -> dict[str, int]:
@@ -224,6 +227,7 @@ class DiskQuota:
 
     def _measure_disk(self) -> tuple[int, int]:
         disk = os.statvfs(self._file.parent)
+        # `f_bavail`, not `f_bfree`: blocks reserved for root cannot be used.
         return size_of(self._file), disk.f_bavail * disk.f_frsize
 
 

@@ -44,9 +44,11 @@ def reason_of(error: BaseException) -> str | None:
     """Describe why the store failed; None if the store is not the cause."""
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
+        # Errors that the driver raises itself, such as for a missing parameter, have no code.
         code = getattr(original, "sqlite_errorcode", None)
         if code in _MORE:
             return _MORE[code]
+        # The low byte of an extended code is the primary one.
         if code is not None and code & 0xFF in _REASONS:
             return _REASONS[code & 0xFF]
     if isinstance(error, OSError):

@@ -90,6 +90,7 @@ def lock_store(path: str | None, environ: Mapping[str, str] | None = None) -> St
     if path is not None:
         return _lock(Path(path).expanduser().absolute())
     folder = default_folder(environ)
+    # A service does not fall back to a temporary store: it would lose data without notice.
     if "STATE_DIRECTORY" in environ and folder is not None:
         return _lock(folder)
     try:
@@ -114,6 +115,7 @@ def _delete_left() -> None:
     """Delete temporary folders that killed daemons of this user have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, StoreError):  # it belongs to another user, or is in use
+            # Without a lock file it may be one that another daemon is just creating.
             if folder.lstat().st_uid == os.getuid() and (folder / _LOCK).exists():
                 _lock(folder, is_temporary=True).close()
 
@@ -121,16 +123,19 @@ def _delete_left() -> None:
 def _lock(folder: Path, *, is_temporary: bool = False) -> StoreLocation:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Closed on exec: a child that inherited it would hold the lock beyond the daemon's end.
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreError(f"the store {folder} cannot be used: {error.strerror}") from error
     try:
+        # The kernel releases it when the process ends, however it does: no stale lock is possible.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         holder = _holder(lock)
         os.close(lock)
         raise StoreError(f"the store {folder} is in use by another process{holder}") from error
     before = os.fstat(lock)
+    # An empty file was created just now.
     last_used = before.st_mtime if before.st_size else None
     # Overwritten at a fixed width, which needs no additional disk space.
     with contextlib.suppress(OSError):  # messages of other processes then lack the pid

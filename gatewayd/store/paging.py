@@ -29,6 +29,7 @@ def paged(query: Select[Any], table: Table, page: Page) -> Select[Any]:
         table: its table, with the column ``id``.
         page: the page.
     """
+    # Pages continue after an id, not at an offset, which insertions and deletions would shift.
     if page.after is not None:
         beyond = table.c.id < page.after if page.is_descending else table.c.id > page.after
         query = query.where(beyond)

@@ -35,6 +35,7 @@ class PreparedStatement:
     def __init__(self, statement: ClauseElement) -> None:
         compiled = statement.compile(dialect=sqlite.dialect(paramstyle="named"))
         self._sql = str(compiled)
+        # Parameters to be given are None here. Left out, a forgotten one is an error, not NULL.
         self._constants = {k: v for k, v in (compiled.params or {}).items() if v is not None}
 
     def run(self, connection: Connection, **given: object) -> sqlite3.Cursor:

@@ -31,6 +31,7 @@ def upgrade_schema(engine: Engine, file: Path) -> None:
         StoreError: it is newer than this program, damaged, or cannot be written.
     """
     try:
+        # The transaction takes the write lock at once, and SQLite rolls back DDL as well.
         with engine.begin() as connection:
             revision = revision_of(connection)
             if revision == HEAD:

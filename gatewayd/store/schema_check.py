@@ -56,6 +56,7 @@ def digests(connection: Connection, known: Container[str]) -> dict[str, str]:
             text = _of_table(raw, name, text)
         said = repr((kind, name, table, text))
         digest = hashlib.sha256(said.encode(errors="replace")).hexdigest()[:32]
+        # Only an edited `sqlite_master` has duplicates; no digest is empty, so both fail.
         found[key] = "" if key in found else digest
     return found
 
@@ -81,9 +82,12 @@ def _of_table(raw: Any, name: str, text: str) -> str:  # noqa: ANN401 - sqlite3'
         quoted = of.replace('"', '""')
         return [tuple(row) for row in raw.execute(f'PRAGMA main.{what}("{quoted}")')]
 
+    # Origin `c` is CREATE INDEX, an object of its own. The first column depends on the order
+    # of creation.
     constraints = [row[1:] for row in pragma("index_list", name) if row[3] != "c"]
     return repr(
         (
+            # Of the text only what precedes the columns; the rest differs if one was added later.
             text.partition("(")[0].strip(),
             pragma("table_xinfo", name),
             pragma("foreign_key_list", name),

@@ -18,6 +18,7 @@ from gatewayd.store.tables import batches, files, kept
 
 FILE_BYTES, RESPONSE_BYTES, BATCH_BYTES, RESULT_BYTES = 4096, 512, 1024, 256
 """Overhead of each object in addition to its content, as counted by triggers."""
+# Later statuses run no more lines: their results are already counted by rows.
 _OPEN = ("validating", "in_progress")
 _STANDING = """
 SELECT coalesce(mine.files, 0), coalesce(mine.responses, 0), coalesce(mine.batches, 0),
@@ -92,6 +93,7 @@ class TenantStanding(NamedTuple):
         """
         if self.most is not None:
             return self.most
+        # Its guaranteed part in any case; beyond that whatever others are not guaranteed.
         return max(self.part, has + max(0, left - self.promised))
 
 
@@ -105,6 +107,7 @@ def read_standing(connection: Connection, tenant: str, limit: int) -> TenantStan
     """
     asked = {"tenant": tenant, "limit": limit}
     *sums, most, part, unused = connection.exec_driver_sql(_STANDING, asked).one()
+    # The part of a tenant that may come is unused as well.
     return TenantStanding(StoredBytes(*sums), most, part, unused + part)
 
 
@@ -159,6 +162,8 @@ class IncomingBytes:
         Returns:
             A function to call after the read: bytes that are incoming, or were released meanwhile.
         """
+        # Bytes given back from here on may be in the rows that are read, or not: `transit` adds
+        # them, so that they count twice rather than never.
         returned, unseen = self._given_back[tenant], self._unseen_given_back
 
         def transit() -> UnrecordedBytes:
@@ -181,6 +186,7 @@ class IncomingBytes:
     def release(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
         """Release bytes that rows include now, or that were discarded."""
         self.change(tenant, -num_bytes, -num_unseen)
+        # Nothing was counted, so there is nothing unseen either.
         if num_bytes:
             self._given_back[tenant] += num_bytes
             self._unseen_given_back += num_unseen

@@ -59,6 +59,7 @@ class WriteAheadLog:
         if size_of(self._file) <= LIMIT_BYTES:
             self._has_warned = False
             return
+        # While a reader prevents it, each attempt delays writes by up to `_WAIT_MILLISECONDS`.
         if time.monotonic() < self._next:
             return
         try:
@@ -83,6 +84,7 @@ class WriteAheadLog:
 def _truncate(connection: Connection) -> bool:
     """Checkpoint and truncate the log; return False if a reader prevents it."""
     raw = cast(sqlite3.Connection, connection.connection.driver_connection)
+    # TRUNCATE waits for readers as long as the busy timeout says, and all writes with it.
     (patience,) = raw.execute("PRAGMA busy_timeout").fetchone()
     raw.execute(f"PRAGMA busy_timeout = {_WAIT_MILLISECONDS}")
     try:

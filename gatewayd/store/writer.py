@@ -34,6 +34,7 @@ class StoreWriter:
     """Runs pieces of work in order of submission."""
 
     def __init__(self, engine: Engine) -> None:
+        # Held for life: the pool has one connection for each reader, and this one.
         self._connection = engine.connect()
         self._log = WriteAheadLog(Path(engine.url.database or ""))
         self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
@@ -49,6 +50,7 @@ class StoreWriter:
             RuntimeError: the writer is closed.
         """
         future: Future[T] = Future()
+        # Under the lock nothing is put behind the None that ends the thread.
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the store is closed")
@@ -66,8 +68,10 @@ class StoreWriter:
         is_open = True
         while is_open:
             group: list[_Piece] = []
+            # Block for the first piece only, then take what has arrived during the last commit.
             first = self._pieces.get()
             while first is not None:
+                # False if the caller was cancelled meanwhile: nothing of it is written.
                 if first.future.set_running_or_notify_cancel():
                     group.append(first)
                 if len(group) == _GROUP or self._pieces.empty():
@@ -76,6 +80,7 @@ class StoreWriter:
             is_open = first is not None
             if group:
                 _write(self._connection, group)
+                # After the futures are set: a checkpoint delays no caller of this group.
                 self._log.truncate(self._connection)
         self._connection.close()
 
@@ -95,6 +100,7 @@ def _write(connection: Connection, group: list[_Piece]) -> None:
                     # An error of the store may have ended the whole transaction.
                     if reason_of(error) is not None:
                         raise
+                    # The savepoint stays on SQLite's stack; the next one of that name hides it.
                     raw.execute("ROLLBACK TO piece")
                     piece.future.set_exception(error)
                 else:
@@ -106,5 +112,6 @@ def _write(connection: Connection, group: list[_Piece]) -> None:
             if not future.done():
                 future.set_exception(error)
         return
+    # Only after the commit: a result means that the piece is on the disk.
     for future, result in done:
         future.set_result(result)

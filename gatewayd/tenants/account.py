@@ -40,6 +40,7 @@ class RequestTerms(NamedTuple):
     @property
     def are_unlimited(self) -> bool:
         """Whether no limit, budget, weight or quota is set, so that nothing has to be counted."""
+        # A grant only bounds what a request may ask for: nothing is counted for it.
         return self._replace(grant=Grant()) == RequestTerms()
 
 
@@ -99,6 +100,7 @@ class TenantAccount:
             StoreUnavailable: the reservation cannot be written.
         """
         terms, ledger = self.terms, self._ledger
+        # The price at arrival: the request is settled at it, whatever the price is then.
         price = self._prices.of(asked.model)
         if price is None and terms.has_money_budget:
             raise PermissionDenied(
@@ -107,11 +109,13 @@ class TenantAccount:
                 param="model",
                 code="model_not_priced",
             )
+        # Before anything is reserved.
         ledger.check()
         is_reserved = terms.has_token_budget or terms.has_money_budget
         entry = LedgerEntry(
             new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved
         )
+        # The rate limit first, without an await; the budget may wait for the disk.
         taken = self._gate.reserve_tokens(asked)
         mark_slot = None
         if is_reserved:
@@ -120,6 +124,7 @@ class TenantAccount:
             except BaseException:
                 self._gate.settle_tokens(taken, 0)
                 raise
+        # Last: the ticket holds the slot from here on, and its caller has to end it.
         held = current_slot()
         if held is not None:
             held.acquire()
@@ -158,6 +163,7 @@ class Ticket:
 
     def release(self, tokens: int) -> None:
         """Release the slot and charge ``tokens`` to the rate limit, before engine time is known."""
+        # Both ends call it, and an aborted request may have been released before its settlement.
         if self._is_inside:
             self._is_inside = False
             self._gate.settle_tokens(self._taken, tokens)

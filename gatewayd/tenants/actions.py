@@ -53,6 +53,7 @@ def _usage(desk: TenantChanges, params: Params, body: EmptyBody) -> Any:  # noqa
 
 def _audit(desk: TenantChanges, params: Params, body: EmptyBody) -> Any:  # noqa: ANN401 - JSON
     most = min(_number(params, "limit", 100), _MOST_ROWS)
+    # All of it, not only rows since the last verification.
     found = integrity.examine(desk.connection, desk.secret, desk.head).all
     if (head := params.get("head")) is not None and not _has(desk, head):
         found.insert(0, f"the audit has no row {head[:80]}: the store is an older one")
@@ -105,6 +106,7 @@ def action_of(method: str, path: str) -> tuple[TenantAction, dict[str, str]]:
         NotFound: there is no such route.
     """
     for action in ACTIONS:
+        # Offline commands have no web framework that matches paths.
         pattern = re.sub(
             r"{(\w+)(:path)?}", lambda m: f"(?P<{m[1]}>{'.+' if m[2] else '[^/]+'})", action.path
         )

@@ -58,6 +58,7 @@ class TenantChanges(NamedTuple):
 def create_tenant(desk: TenantChanges, params: Params, body: TenantBody) -> dict[str, Any]:
     """Add a tenant."""
     values = msgspec.to_builtins(body.terms)
+    # Before the change, since floors that exceed the maximum already may be lowered step by step.
     kept = kept_percent(desk.connection)
     records.add_tenant(desk.connection, body.tenant, desk.believed, values)
     check_floors(desk.connection, kept)
@@ -113,6 +114,7 @@ def rotate_key(desk: TenantChanges, params: Params, body: RotateBody) -> dict[st
     made = new_key(row.id)
     values = {
         "digest": desk.secret.digest(made.secret.encode()),
+        # Without an overlap the old secret ends at once, and is not stored.
         "old_digest": row.digest if body.overlap_seconds else None,
         "old_until": desk.now + body.overlap_seconds if body.overlap_seconds else None,
     }

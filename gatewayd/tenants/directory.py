@@ -89,6 +89,7 @@ class Directory:
         known = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}
         prices = Prices(known, found.doubted_prices)
         terms = found.terms
+        # Accounts are changed in place, since running requests hold them; none is removed.
         for name, promised in terms.items():
             account = self._accounts.get(name)
             if account is None:
@@ -102,6 +103,7 @@ class Directory:
             for row in found.keys
             if row.revoked_at is None and row.tenant in terms
         }
+        # Replaced as a whole, before leases end: a callback that looks finds the new keys.
         before, self._keys, self.has_keys = self._keys, live, bool(found.keys)
         # Requests without a key are not counted, unless the default tenant has limits.
         counts = not terms[DEFAULT_TENANT].are_unlimited
@@ -116,6 +118,7 @@ class Directory:
             self._quotas = quotas
             if self._on_quotas is not None:
                 self._on_quotas(quotas)
+        # After the new state is complete, since callbacks run other code.
         for key_id, key in before.items():
             key.hand_over_leases(live.get(key_id))
         self._end_expired()
@@ -149,12 +152,14 @@ class Directory:
             Unauthorized: the key is unknown or has expired.
         """
         form = parsed(given)
+        # Text that is no key is digested all the same: every refusal takes the same time.
         key_id, secret = form or ("", given)
         key, now = self._keys.get(key_id), self._wall()
         digests = () if key is None else key.digests(now)
         place = matching_digest(self._secret, secret, digests)
         if place is None or key is None:
             raise Unauthorized("the API key is not valid")
+        # The first request runs on the loop, which did not run when keys were loaded.
         if self._must_schedule:
             self._end_expired()
         return key.principal(now, digests[place])

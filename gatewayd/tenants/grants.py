@@ -34,6 +34,7 @@ class Grant(NamedTuple):
 
     def keeps(self, priority: int, seconds: float) -> bool:
         """Whether a cache retention is granted; up to the usual priority it always is."""
+        # It takes nothing from others, for however long.
         if priority <= NORMAL_PRIORITY:
             return True
         return priority <= self.retention_priority and seconds <= self.retention_seconds

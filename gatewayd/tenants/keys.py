@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
+# 43 characters are 32 bytes in unpadded base64.
 _FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _SECRET_BYTES = 32
 _NO_DIGESTS = (bytes(32), bytes(32))
@@ -53,6 +54,7 @@ def matching_digest(secret: ServerSecret, given: bytes, digests: tuple[bytes, ..
     """
     digest = secret.digest(given)
     place = -1
+    # Always two comparisons, without an early exit: the time says nothing about the key.
     for at, known in enumerate((digests + _NO_DIGESTS)[: len(_NO_DIGESTS)]):
         place = max(place, at if compare_digest(digest, known) else -1)
     return place if 0 <= place < len(digests) else None

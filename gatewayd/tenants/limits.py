@@ -46,12 +46,14 @@ class TokenBucket:
     def level(self) -> float:
         """The present level."""
         now = self._clock()
+        # Refilled when it is read: no timer for each tenant.
         self._level = min(self.size, self._level + (now - self._seen) * self.size / _MINUTE)
         self._seen = now
         return self._level
 
     def consume(self, amount: float) -> None:
         """Consume an amount; a negative one is refunded."""
+        # A refund never fills it beyond its size.
         self._level = min(self.size, self.level - amount)
 
     def seconds_until(self, amount: float) -> float:
@@ -67,6 +69,7 @@ def _resized(
         return None
     fresh = TokenBucket(size, clock)
     if bucket is not None:
+        # The amount, not the share: raising a limit does not refill what was used.
         fresh.consume(bucket.size - bucket.level)
     return fresh
 
@@ -174,10 +177,12 @@ class RateGate:
             RateLimited: a limit is reached; the request is not counted.
         """
         kind = self._reads if is_read else self._work
+        # Concurrency first: a refusal must not consume a request of the minute.
         if kind.at_once is not None and kind.num_inside >= kind.at_once:
             refusal = self._refusal(f"{kind.at_once} {kind.name} at once", 1.0)
             refusal.offers = ()  # it is unknown when one of them ends
             raise refusal
+        # Checked and consumed without an await in between.
         if kind.bucket is not None and (seconds := kind.bucket.seconds_until(1)):
             raise self._refusal(f"{kind.bucket.size} {kind.name} a minute", seconds)
         return kind.acquire_slot()
@@ -197,6 +202,7 @@ class RateGate:
         bucket = self._tokens
         if bucket is None:
             return 0
+        # A request larger than the bucket could never run; the rest is charged at its end.
         taken = min(asked.tokens, bucket.size)
         if seconds := bucket.seconds_until(taken):
             refusal = self._refusal(f"{bucket.size} tokens a minute", seconds)
@@ -214,6 +220,7 @@ class RateGate:
             used: tokens that the request has used.
         """
         if self._tokens is not None:
+            # May make the level negative, which delays later requests.
             self._tokens.consume(used - taken)
 
     def remaining_capacity(self, queue: QueueCapacity) -> QueueCapacity:
@@ -253,6 +260,7 @@ class RateGate:
                 reset = go_duration(bucket.seconds_until(bucket.size))
                 told[f"x-ratelimit-reset-{name}"] = reset
         message = f"the tenant's limit of {what} is reached; try again in {seconds:.1f} s"
+        # At least a millisecond, the unit of the hint.
         seconds = max(seconds, 0.001)
         refusal = RateLimited(message, retry_after=seconds, headers=told)
         refusal.offers = [{"after_seconds": math.ceil(1000 * seconds) / 1000}]

@@ -45,6 +45,7 @@ class LiveKey:
                 tenant=row.tenant,
                 scopes=frozenset(row.scopes),
                 key_id=row.id,
+                # The same lease object as before the change: running requests hold it.
                 lease=known.get(digest) or Lease(),
                 account=account,
             )
@@ -77,6 +78,7 @@ class LiveKey:
 
     def next_end(self, now: float) -> float:
         """When the key or its old secret ends next, Unix time; infinite if neither does."""
+        # Only later ones: what is over was ended when its time came.
         times = (self._expires_at, None if self._old_digest is None else self._old_until)
         return min([at for at in times if at is not None and at > now], default=math.inf)
 
@@ -84,6 +86,7 @@ class LiveKey:
         """End the leases of the key or secret that has expired at this time."""
         if self._expires_at is not None and self._expires_at <= now:
             self._end(expired)
+        # If the key itself has expired, this lease has ended with it.
         elif self._old_digest is not None and self._old_until <= now:
             self._leases[self._old_digest].end(rotated)
 
@@ -93,6 +96,7 @@ class LiveKey:
             self._end(revoked)
             return
         leases = self._leases
+        # The next instance has the lease objects of all secrets that are still valid.
         for digest in leases.keys() - later._principals.keys():
             leases[digest].end(rotated)
 

@@ -76,6 +76,7 @@ class Lease:
         if self.is_over:
             return
         self.is_over, self.why = True, why
+        # Taken out first: a callback may discard itself, which would change the set.
         ends, self._ends = self._ends, set()
         call_all(ends, _log, "a request of an ended key could not be cancelled")
 
@@ -100,6 +101,7 @@ class Principal:
     is_free: bool = field(init=False)
 
     def __post_init__(self) -> None:
+        # Computed once, since it is read for each check; the dataclass is frozen.
         object.__setattr__(self, "is_free", EVERYTHING in self.scopes)
 
     @property
@@ -120,6 +122,7 @@ class Principal:
         """
         if self.is_free or scope in self.scopes:
             return
+        # A key for one model passes here; `check_use` compares the model once it is known.
         if scope == INFER and any(one.startswith("infer:") for one in self.scopes):
             return
         raise PermissionDenied(f"this API key lacks the scope {scope}; ask for one that has it")
@@ -131,6 +134,7 @@ class Principal:
             PermissionDenied: the scope is missing.
             Unauthorized: the key has ended since the request arrived.
         """
+        # The key may have ended while the request waited or its body was read.
         if self.lease is not None and self.lease.is_over:
             raise self.lease.why()
         if not (self.is_free or INFER in self.scopes or f"infer:{model}" in self.scopes):

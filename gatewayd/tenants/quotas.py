@@ -35,6 +35,7 @@ def kept_percent(connection: Connection) -> Decimal:
     query = select(tenants.c.kv_floor).where(
         tenants.c.removed_at.is_(None), tenants.c.kv_floor.endswith("%", autoescape=True)
     )
+    # Decimal, since shares such as 0.1 % would not add up exactly as floats.
     return sum((Decimal(text[:-1]) for text in connection.execute(query).scalars()), Decimal(0))
 
 

@@ -56,6 +56,7 @@ def read_access_rows(connection: Connection) -> AccessRows:
 
 
 def _with_budgets() -> Any:  # noqa: ANN401 - a select of many columns
+    # `reserved_tags` changes with each reservation and decides nothing about access.
     amounts = [column for column in budgets.c if column.name not in ("tenant", "reserved_tags")]
     total = func.coalesce(kept.c.files + kept.c.responses + kept.c.batches, 0)
     return (
@@ -93,6 +94,7 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
             "underscore, starting with a letter or digit",
             param="tenant",
         )
+    # Names of removed tenants stay taken: their usage rows would count for the new one.
     known = connection.execute(select(tenants.c.removed_at).where(tenants.c.id == name))
     if (row := known.one_or_none()) is not None:
         was = "there is a tenant" if row.removed_at is None else "there was a tenant"
@@ -112,6 +114,7 @@ def change_tenant(
         connection.execute(update(tenants).where(tenants.c.id == name).values(limits))
     if amounts := _some(values, BUDGETS):
         connection.execute(update(budgets).where(budgets.c.tenant == name).values(amounts))
+    # After the limits: changing the period recomputes amounts from usage and reservations.
     if values.get("budget_period", before.budget_period) != before.budget_period:
         budget_periods.change_period(connection, secret, name, values["budget_period"], now)
 
@@ -127,9 +130,11 @@ def remove_tenant(connection: Connection, name: str, now: int) -> None:
         raise Conflict(
             f"the tenant {name} is the operator's own and cannot be removed", param="tenant"
         )
+    # Tenants and keys are marked, never deleted: the audit relies on their number.
     connection.execute(update(tenants).where(tenants.c.id == name).values(removed_at=now))
     revoke = update(keys).where(keys.c.tenant == name, keys.c.revoked_at.is_(None))
     connection.execute(revoke.values(revoked_at=now))
+    # Results of these are being written already, and a cancelled one ends by itself.
     live = batches.c.status.not_in((*_OVER, "finalizing", "cancelling"))
     stop = update(batches).where(batches.c.tenant == name, live)
     connection.execute(stop.values(status="cancelling", cancelling_at=now))

@@ -111,6 +111,7 @@ class Tenancy:
         self._loaded: AccessRules | None = None
         self._head = folder / audit.NAME
         self._believed = believed
+        # One change and its reload at a time, or an older state might be loaded last.
         self._changing = asyncio.Lock()
 
     def load(self, connection: Connection) -> None:
@@ -128,6 +129,7 @@ class Tenancy:
         report = seen.report
         self._verified = report.verified
         self.num_faults, sentence = self._num_at_start + len(report.all), report.sentence
+        # Once for each state: the verification runs each minute.
         if sentence is not None and sentence != self._told:
             _log.error("store integrity check failed, see `gatewayd audit`: %s", sentence)
         self._told = sentence
@@ -160,6 +162,7 @@ class Tenancy:
         Raises:
             StoreUnavailable: the store cannot be used.
         """
+        # The ledger retries each until the disk has room.
         lost, self._lost = self._lost, ()
         for settlement in lost:
             if settlement.spent is not None:
@@ -175,13 +178,16 @@ class Tenancy:
     async def _reload(self) -> integrity.Report:
         """Verify and reload the store."""
         now, since = time.monotonic(), self._verified
+        # Rows that were verified before may have been edited since.
         if now - self._whole_at >= _WHOLE_SECONDS:
             since = None
+        # In a reader's thread; only `_apply` runs on the event loop.
         seen = await self._database.read(lambda connection: self._verify(connection, since))
         if since is None:
             self._whole_at = now
         self._apply(seen)
         changes = seen.report.changes
+        # After the commit: a head in the file that the store does not have would be a fault.
         await asyncio.to_thread(audit.write_head, self._secret, self._head, seen.head, changes)
         return seen.report
 
@@ -211,6 +217,7 @@ class Tenancy:
         """Aggregate usage rows beyond the ``keep`` latest single requests."""
         left = await self._database.read(lambda c: usage_sums.num_over(c, keep))
         while left > 0:
+            # Bounded, since requests with a budget wait for the same writer.
             some = min(left, _PRUNED_AT_ONCE)
             await self._database.write(lambda c, some=some: usage_sums.aggregate(c, some))  # type: ignore[misc]
             left -= some
@@ -242,11 +249,13 @@ def prepare_tenancy(engine: Engine, folder: Path) -> PreparedTenancy:
         StoreError: the secret or the store cannot be used.
     """
     secret, file = secret_of(folder, os.environ), folder / audit.NAME
+    # Before the first write, so that every change of this process is sealed.
     sealing.seal_changes(engine, secret)
     try:
         with engine.begin() as connection:
             if integrity.seal_once(connection, secret, file, time.time()):
                 _log.info("sealed the tenants, keys, prices and budgets of the store %s", folder)
+            # After sealing an older store, before requests of the previous process are settled.
             report = integrity.examine(connection, secret, file)
             integrity.seal_reservations_once(connection, secret, report)
             known = marks.read_marks(folder / marks.NAME)
@@ -260,6 +269,7 @@ def prepare_tenancy(engine: Engine, folder: Path) -> PreparedTenancy:
     except DATABASE_ERRORS as error:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
+    # Also after a fault: it is in the audit, whose head has moved.
     audit.write_head(secret, file, head, report.changes)
     return PreparedTenancy(secret, left, report.verified, len(lost.faults))
 

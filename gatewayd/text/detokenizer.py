@@ -80,6 +80,7 @@ class ByteDetokenizer:
 
     def feed(self, ids: Sequence[int]) -> str:
         """Decode more ids; ids beyond the tokenizer's vocabulary have no text."""
+        # Fast path for one token of whole characters, at a character's boundary.
         if len(ids) == 1 and self._is_whole and 0 <= ids[0] < self._size:
             text = self._texts[ids[0]]
             if text is not None:
@@ -88,6 +89,7 @@ class ByteDetokenizer:
         text = self._decoder.decode(b"".join([pieces[i] for i in ids if 0 <= i < size]))
         if self._num_stripped:
             text = self._strip(text)
+        # The decoder's state begins with the bytes of an incomplete character.
         self._is_whole = not (self._num_stripped or self._decoder.getstate()[0])
         return text
 
@@ -143,10 +145,13 @@ class WindowDetokenizer:
         return self._advance(is_final=True)
 
     def _advance(self, *, is_final: bool) -> str:
+        # Both decodings begin with `before`, so effects of a text's beginning cancel out.
         together = [*self._before, *self._waiting]
         text = self._decode(together)[len(self._decode(self._before)) :]
         is_late = len(self._waiting) > _MAX_WAITING
+        # After `_MAX_WAITING` ids the character is invalid, not incomplete.
         if text and (is_final or is_late or not text.endswith("\ufffd")):
+            # The last run is enough context; a growing one would make decoding quadratic.
             self._before, self._waiting = self._waiting, []
             return text
         if is_late:

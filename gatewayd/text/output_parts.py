@@ -79,6 +79,7 @@ class OutputReader:
 
     def _read(self, pieces: Sequence[str], *, is_last: bool) -> list[Part]:
         parts: list[Part] = []
+        # Token by token only for reasoning, whose tokens are counted.
         for piece in pieces if self._reasoning else ("".join(pieces),):
             self._num_pieces += 1
             if self._is_broken:
@@ -90,6 +91,7 @@ class OutputReader:
             self._is_finished = True
             if not self._is_broken:
                 parts += self._guarded(self._finish)
+        # Merged last, as text on both sides of omitted reasoning becomes one part.
         return _merged(self._filtered(parts))
 
     def _feed(self, text: str) -> list[Part]:
@@ -116,6 +118,7 @@ class OutputReader:
             parts = work()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._disable(error)
+            # Text that the parser has read without returning anything since.
             return _text("".join(self._unread))
         if parts:
             self._unread.clear()
@@ -134,6 +137,7 @@ class OutputReader:
         most, kept = self._parsers.most_calls, []
         for part in parts:
             if isinstance(part, ToolCall | Arguments):
+                # Calls are numbered from 0.
                 if most is not None and part.call >= most:
                     continue
                 self.num_calls += isinstance(part, ToolCall)

@@ -30,6 +30,7 @@ class SecretSpecialTokens:
             spec: contents of a ``tokenizer.json``.
             genuine: tokenizer built from it, which may correct the ids of added tokens.
         """
+        # Random, so that no client can write a name.
         secret = secrets.token_hex(8)
         known = {token.content: i for i, token in genuine.get_added_tokens_decoder().items()}
         added = [token for token in spec.get("added_tokens") or [] if token["content"] in known]

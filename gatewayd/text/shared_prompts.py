@@ -53,12 +53,14 @@ def render_variants(
     template, tokenizer = text.template, text.tokenizer
     if template is None:
         raise InvalidRequest("this model has no chat template, which is required", param=param)
+    # Random, so that it occurs in no message; it shows where the template puts the last one.
     mark = token_hex(16)
     given: Any = (_with_mark(messages, mark), endings)
     escaper = None
     special = tokenizer.special_pattern
     try:
         if special is not None and any_text(given, tokenizer.spells_special):
+            # Messages and endings together: the escaper's mark must be unused in both.
             escaper = SpecialTokenEscaper(special, given)
             given = escaper.escape(given)
         rendered = template.render(given[0], arguments=arguments)
@@ -69,6 +71,7 @@ def render_variants(
     if escaper is not None:
         rendered = tokenizer.rename_special_tokens(rendered)
     head, *rest = rendered.split(mark)
+    # Templates may also repeat or drop the last message.
     if len(rest) != 1:
         raise InvalidRequest(
             "the model's chat template does not render the last message unchanged", param=param

@@ -44,6 +44,7 @@ class SpecialTokenEscaper:
 
     def unescape(self, text: str) -> str:
         """Restore the special tokens' text in place of the marks."""
+        # Delimited on both sides, so that digits in the text do not become part of a number.
         marked = re.compile(f"{self._mark}([0-9]+){self._mark}")
         return marked.sub(lambda found: self._spelled[int(found[1])], text)
 

@@ -28,6 +28,7 @@ class StopMatcher:
         """
         self._stops = tuple(stops)
         self._include = include
+        # Maximum number of characters of an incomplete stop string.
         self._reach = max(len(stop) for stop in stops) - 1
         self._held = ""
         self.matched: str | None = None
@@ -60,9 +61,11 @@ class StopMatcher:
 
     def _holdback(self, text: str) -> int:
         """Return the length of the longest suffix of ``text`` that is a prefix of a stop string."""
+        # `text[-0:]` would be all of it.
         tail = text[-self._reach :] if self._reach else ""
         longest = 0
         for stop in self._stops:
+            # From left to right: the first suffix that fits is the longest one.
             at = tail.find(stop[0])
             while at >= 0 and len(tail) - at > longest:
                 if stop.startswith(tail[at:]):

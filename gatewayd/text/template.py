@@ -65,12 +65,15 @@ class ChatTemplate:
         Raises:
             ValueError: it does not compile.
         """
+        # The options, `tojson` and functions of transformers, for which templates are written.
         environment = _Environment(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
+        # jinja2's own filter escapes characters for HTML.
         environment.filters["tojson"] = _to_json
+        # Once more, for the filter that was just set.
         environment.bound_filters()
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
@@ -148,6 +151,7 @@ class ChatTemplate:
         except InvalidRequest:
             raise
         except Exception as error:
+            # Templates raise anything; exceeded limits and deep recursion are among it.
             raise InvalidRequest(
                 f"the model's chat template does not accept these messages: {error}",
                 param="messages",

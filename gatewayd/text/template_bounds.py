@@ -44,8 +44,10 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - jinja2's
         super().__init__(finalize=_counted_chars, **options)
+        # It generates text of any length.
         self.globals.pop("lipsum")
         self.bound_filters()
+        # After the others were wrapped: the meter's own filters are not metered.
         self.filters[_KEY] = _counted_iterations
         self.filters[_KEY + "~"] = _counted_chars
         self.filters[_KEY + "()"] = _counted_entry
@@ -90,6 +92,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         made.set_environment(self)
         return made
 
+    # Names as in jinja2, so that no keyword argument of a template collides with them.
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Call an object that the sandbox permits, within the limits."""
         meter: TemplateMeter = __context.parent[_KEY]
@@ -98,6 +101,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         method = getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str) and (name in CHECKED or name == "format_map"):
+            # An iterator can be read only once: it is materialized, measured, then joined.
             if name == "join" and len(args) == 1:
                 args = ([*args[0]],)
                 meter.check_operation(name, args[0], (owner,))
@@ -106,6 +110,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 meter.check_operation(name, owner, (*args, *kwargs.values()))
         found = super().call(__context, __obj, *args, **kwargs)
         meter.count_result(found)
+        # `count_result` counts no dicts.
         if __obj is dict:
             meter.count_chars(size(found))
         return found
@@ -120,6 +125,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             return found
         meter: TemplateMeter = context.parent[_KEY]
         if operator == "*":
+            # Either operand may be the sequence.
             each, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if hasattr(each, "__len__") and isinstance(times, int):
                 meter.count_chars((len(each) + size(each)) * max(0, times))
@@ -205,12 +211,14 @@ def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
     def call(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - jinja2's
         meter: TemplateMeter = context.parent[_KEY]
         value, *arguments = args
+        # An iterator cannot be measured without consuming it.
         if is_whole and not isinstance(value, str | list | tuple):
             value = [*value]
             args = (value, *arguments)
         meter.count_filter()
         if is_checked:
             meter.check_operation(name, value, [*arguments, *kwargs.values()])
+        # The wrapper gets the context in any case, the filter what it declares.
         if wants == "context":
             args = (context, *args)
         elif wants is not None:

@@ -81,6 +81,7 @@ class TemplateMeter:
             raise RenderLimitExceeded(
                 f"it makes more than {MOST_ITERATIONS:,} iterations and calls"
             )
+        # CPU time of this thread: a busy machine or other renderings do not count.
         now = time.thread_time()
         if self._began is None:
             self._began = now
@@ -121,6 +122,7 @@ class TemplateMeter:
         if name in _SPREADING and arguments:
             longest = max([size(one) for one in arguments], default=0)
             _check_chars(name, (1 + _num_positions(value)) * longest)
+        # Each addition of two lists copies both.
         if name == "sum" and any(isinstance(one, list | tuple) for one in arguments):
             _check_chars(name, len(value) * size(value))
         if name in _NESTING or (name in _WRITING and not isinstance(value, str)):
@@ -141,6 +143,7 @@ def size(value: object) -> int:
     """Estimate the characters of all texts in a value; stops counting beyond ``MOST_CHARS``."""
     if isinstance(value, str):
         return len(value)
+    # Iterative: values may be nested more deeply than the interpreter's stack allows.
     found, left = 0, [value]
     while left and found <= MOST_CHARS:
         one = left.pop()
@@ -177,6 +180,7 @@ def _check_format(text: str, arguments: Sequence[Any]) -> None:
     """Check a format's result, if every field has the longest argument and the largest width."""
     if _WIDE.search(text):
         raise RenderLimitExceeded("it pads to a width from an argument")
+    # Nine digits exceed the limit already, and converting very long numbers is slow.
     widest = max([int((a or b)[:9]) for a, b in _WIDTH.findall(text)], default=0)
     if widest > _MOST_NUMBER:
         raise RenderLimitExceeded(f"it pads to more than {_MOST_NUMBER:,} characters")

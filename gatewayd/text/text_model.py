@@ -125,7 +125,9 @@ class TextModel:
         except RecursionError:
             raise InvalidRequest("messages or tools are nested too deeply", param="tools") from None
         if not spells_special:
+            # Special tokens in this text are all the template's.
             return ChatText(len(text), lambda: self.tokenizer.encode(text, trusted=True))
+        # Rendering again takes time, so it is left to `encode`, which runs in a thread if long.
         return ChatText(len(text), lambda: self._encode_marked(render, given), is_marked=True)
 
     def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
@@ -133,6 +135,7 @@ class TextModel:
         special = self.tokenizer.special_pattern
         if special is None:
             raise RuntimeError("the tokenizer has no special tokens")
+        # The client's special tokens are marks while the template's are renamed, then text again.
         escaper = SpecialTokenEscaper(special, given)
         renamed = self.tokenizer.rename_special_tokens(render(escaper.escape(given)))
         return self.tokenizer.encode(escaper.unescape(renamed))
@@ -158,6 +161,7 @@ def _cut_after_message(text: str, message: str) -> str:
     Raises:
         InvalidRequest: the template does not contain the message unchanged.
     """
+    # Many templates strip messages.
     for shown in (message, message.strip()):
         at = text.rfind(shown)
         if shown and at >= 0:

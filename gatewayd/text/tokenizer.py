@@ -52,6 +52,7 @@ class Tokenizer:
             self._secret_names = SecretSpecialTokens(spec, self._trusting)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"not a tokenizer.json: {error}") from error
+        # A checkpoint may enable both; prompts must be neither cut nor padded.
         for backend in (self._trusting, self._secret_names.backend):
             backend.no_truncation()
             backend.no_padding()

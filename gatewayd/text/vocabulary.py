@@ -60,6 +60,7 @@ class _ContextFreeTexts:
         self._num_stripped = spelling.num_stripped
         self._full = ByteTable.of(self.pieces)
         self._special_ids = special_ids
+        # One table per set of shown tokens: sets come from the model's parsers, so there are few.
         self._visible = {frozenset[int](): self._without(special_ids)}
 
     def _without(self, hidden: frozenset[int]) -> ByteTable:
@@ -100,6 +101,7 @@ class _ContextualTexts:
         # Stands for preceding text: a word, as spaces or punctuation could merge with the next.
         anchor = next((i for i in ordinary if self._decode([i]).isalnum()), None)
         self._before = [] if anchor is None else [anchor]
+        # The library decodes a byte token alone as U+FFFD; its byte is in its name.
         self._bytes = {
             i: byte for i, token in enumerate(tokens) if has_bytes and (byte := byte_of(token))
         }
@@ -118,6 +120,7 @@ class _ContextualTexts:
         hidden = self._special_ids - shown
 
         def decode(ids: Sequence[int]) -> str:
+            # The library omits all special tokens by itself.
             if not shown:
                 return self._decode(ids, skip_special=skip_special)
             return self._decode([i for i in ids if not (skip_special and i in hidden)])

@@ -94,6 +94,7 @@ class Archive:
         Raises:
             StoreUnavailable: the store cannot be written.
         """
+        # While the clock is not trusted nothing expires by it (ADR 0017).
         since = self._clock.now() - self._days * _DAY if self._clock.is_steady else 0.0
         refused = self._rows // _REFUSED_SHARE
         await self._database.write(partial(_prune, ledgers, since, self._rows - refused))
@@ -101,6 +102,7 @@ class Archive:
 
 
 def _write(table: Table, pending: Sequence[LatencyRecord], connection: Connection) -> None:
+    # Runs in the writer's thread, so explaining the requests does not block the event loop.
     encode = msgspec.json.Encoder().encode
     rows = [
         {
@@ -126,6 +128,7 @@ def _find(request_id: str, connection: Connection) -> bytes | None:
 
 
 def _prune(table: Table, since: float, most: int, connection: Connection) -> None:
+    # Numbers grow by one per row, so the excess is found without counting rows.
     last = connection.execute(select(func.max(table.c.number))).scalar() or 0
     connection.execute(
         delete(table).where(or_(table.c.number <= last - most, table.c.unix < since))

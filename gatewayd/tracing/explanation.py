@@ -71,6 +71,7 @@ def _most(record: LatencyRecord) -> str:
     cause, seconds = next(iter(totals.items()))
     strategy = record.dominant_strategy(cause)
     by = f" ({strategy})" if strategy else ""
+    # Never a division by zero: each cause took some of the time.
     share = round(100 * seconds / record.seconds)
     return f"{share} % of {1000 * record.seconds:.1f} ms: {CAUSES[cause]}{by}"
 

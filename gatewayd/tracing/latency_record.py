@@ -140,6 +140,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def _parts(self) -> Iterator[TimePart]:
         at = self.arrival
         for span in sorted(self.spans, key=lambda span: span.begin):
+            # Spans may overlap: each moment belongs to the span that began first.
             begin, end = max(at, span.begin), min(span.end, self.notified)
             if end > begin:
                 yield from self._outside_spans(at, begin)
@@ -152,11 +153,13 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return
         spent: dict[str, float] = {}  # in strategies, by their names
         for interval in self.intervals:
+            # Sums come last and have no position; they advance the time by their length.
             if interval.begin is None:
                 yield from self._split(interval, None, interval.seconds, spent)
                 at += interval.seconds
                 continue
             end = interval.begin + interval.seconds
+            # Intervals start with the submission; until ``notified`` the time is that of observers.
             if end > at:
                 yield from self._split(interval, at, end - at, spent)
                 at = end
@@ -175,6 +178,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         yield TimePart(AT_ENGINE[interval.cause], since, own, interval.strategy)
         # They are spread over the interval, so they have no begin.
         yield TimePart(CROWD, None, others)
+        # Without shares, which may vanish in rounding, the time is still that of plugins.
         for name, share in interval.shares or (("", interval.plugins),):
             spent[name] = spent.get(name, 0.0) + share * left
 

@@ -15,6 +15,7 @@ from gatewayd.wire.snapshot import LogView
 MOST = 1000
 _CHARS = 2000
 _REQUEST_ID = re.compile(r"\breq_[0-9a-f]{24}\b")
+# The key's id, the first group, stays: it tells the operator which key a record is about.
 _KEYS = re.compile(r"(gw_[0-9a-f]{12})_[A-Za-z0-9_-]{43}")
 _REDACTED = "[hidden]"
 
@@ -62,9 +63,11 @@ class LogLines(logging.Handler):
 
     def since(self, number: int, most: int = MOST) -> list[LogView]:
         """Return the latest ``most`` records after the given number, oldest first."""
+        # The handler's lock, as in ``emit``: a deque must not change while it is iterated.
         self.acquire()
         try:
             wanted = min(most, self._count - number, len(self._lines))
+            # From the new end, so that only the wanted records are visited.
             found = list(islice(reversed(self._lines), max(0, wanted)))
         finally:
             self.release()
@@ -76,6 +79,7 @@ class LogLines(logging.Handler):
         return self._count
 
     def _redacted(self, message: str) -> str:
+        # Redacted before it is truncated: a secret cut in two would not be found.
         for secret in self._secrets:
             message = message.replace(secret, _REDACTED)
         message = _KEYS.sub(rf"\1_{_REDACTED}", message)

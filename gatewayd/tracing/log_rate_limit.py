@@ -65,10 +65,12 @@ class LogRateLimit(logging.Filter):
         if now >= self._until.get(name, -math.inf):
             missing = max(0, self._count.get(name, 0) - self._most)
             self._until[name], self._count[name] = now + self._seconds, 0
+        # Filters run outside of the handler's lock: a race of threads may miscount a record.
         self._count[name] += 1
         if self._count[name] > self._most:
             return False
         if missing:
+            # Without arguments the text is not formatted again, so it may contain percent signs.
             record.msg = f"{record.getMessage()} ({missing} earlier records were dropped)"
             record.args = ()
         if record.exc_info and record.exc_info[1] is not None:

@@ -32,6 +32,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         structlog.processors.format_exc_info,
     ]
     lines = structlog.stdlib.ProcessorFormatter(
+        # All records come from the standard library's loggers, which this chain prepares.
         foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -43,6 +44,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
+    # On the handler: a filter of the root logger would not see records of its children.
     handler.addFilter(LogRateLimit())
     root.addHandler(handler)
     set_level(table.level)

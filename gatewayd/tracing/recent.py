@@ -92,6 +92,7 @@ class RecentLatencyRecords:
     def find(self, request_id: str) -> LatencyRecord | None:
         """Find a record by the gateway's own id, else the latest by its ``x-request-id``."""
         rings = self._served, self._refused
+        # In all rings by the gateway's own id first: a client could send that id as its own.
         for named in (LatencyRecordRing.by_request_id, LatencyRecordRing.by_answered_id):
             found = [record for ring in rings if (record := named(ring, request_id)) is not None]
             if found:

@@ -22,6 +22,8 @@ NO_ENGINE = -1
 SENT = -2
 """Sent to an engine that has not reported on it yet."""
 
+# Reported with every step. Other causes are reported only when they change, so the split of decode
+# intervals is taken from the engine's totals.
 _STEPPING = frozenset((Cause.PREFILL, Cause.RECOMPUTE))
 _MOST = 48
 """Maximum of individual intervals; later ones are summed by cause."""
@@ -92,11 +94,14 @@ class StepTimeTotals:
             return
         self._step = step.stats.step
         self.before = self.at, self.totals
+        # The beginning of the first step is unknown.
         seconds = now - self.at if self.at else 0.0
         crowd, plugins, shares = self.totals
         whole = sum([reported for reported in step.plugins.values() if reported > 0])
+        # By the engine's own clock: bounded by the time between two frames.
         in_plugins = min(seconds, whole)
         if in_plugins > 0:
+            # Copied, because earlier totals share the mapping.
             shares, scale = {**shares}, in_plugins / whole
             for name, reported in step.plugins.items():
                 if reported > 0:
@@ -167,12 +172,15 @@ class Timeline:
         pace = self._pace
         before, totals = pace.before
         if cause != self._cause:
+            # A report covers the time since the previous step, within the present interval.
             began = max(before, self._since)
+            # Before the step of this first report the choice was in the engine's queue.
             if self._cause == SENT:
                 self._cause = self._silence
             self._close_interval(began, totals)
             self._open_interval(cause, began, totals)
         if cause in _STEPPING:
+            # From the last split on, so that no moment is split twice.
             seconds = max(0.0, pace.at - max(before, self._split_until))
             in_plugins = min(seconds, pace.totals.plugins - totals.plugins)
             self._plugins += in_plugins
@@ -201,11 +209,13 @@ class Timeline:
     def _interval(self, end: float, totals: Totals) -> CauseInterval:
         """Return the current interval as if it ended at ``end``, with the engine's totals then."""
         seconds = end - self._since
+        # A decoding sequence waits for whole steps, so all that the totals grew by counts for it.
         if self._cause == Cause.DECODE:
             in_plugins = totals.plugins - self._begun.plugins
             others = totals.crowd - self._begun.crowd
         else:
             in_plugins, others = self._plugins, self._others
+        # Bounded in this order, so that the three parts always add up to the interval.
         in_plugins = min(seconds, in_plugins)
         others = min(seconds - in_plugins, others)
         shares = _strategy_shares(in_plugins, self._begun, totals) if in_plugins > 0 else ()

@@ -9,6 +9,7 @@ import msgspec
 PriorityName = Literal["realtime", "standard", "batch"]
 
 
+# Request bodies refuse unknown fields: a misspelt one would otherwise be ignored silently.
 class BumpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/requests/{id}/bump``.
 

@@ -102,6 +102,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int
     step_tokens: int
     step_seconds: float
+    # Fields with defaults may be missing in older recordings, which can still be opened.
     resident_bytes: int | None = None
     cpu_cores: float | None = None
     device_used: int | None = None

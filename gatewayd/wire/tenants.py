@@ -48,6 +48,8 @@ class TenantTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         store_bytes: store quota in bytes; null for its fair share.
     """
 
+    # UNSET is an omitted term, which stays; None is a JSON null, which removes the limit. A weight
+    # cannot be removed.
     weight: Weight | UnsetType = UNSET
     requests_per_minute: Count | UnsetType | None = UNSET
     tokens_per_minute: Count | UnsetType | None = UNSET

@@ -22,6 +22,7 @@ async def compute(gen: Gen, server: Server, prompt: list[int]) -> None:
     """
     shared = {name: gen.fields[name] for name in _OF_THE_CACHE if name in gen.fields}
     try:
+        # One token is the smallest answer: the request is for the prefill.
         events = server.complete({"prompt": prompt, "max_tokens": 1, **shared})
         async with aclosing(events):
             async for _ in events:
@@ -58,6 +59,7 @@ async def answer_to(
     ids: list[int] = []
     last: dict[str, Any] = {}
     usage: dict[str, Any] = {}
+    # Closed also if the reader is cancelled, so that the server stops generating.
     async with aclosing(server.complete(body)) as events:
         async for event in events:
             usage = event.get("usage") or usage
@@ -90,6 +92,7 @@ async def _ids_of_text(
     """
     if not isinstance(last.get("stop_reason"), str):
         return ids
+    # From the longest: the stop string usually takes the last few tokens.
     for count in range(len(ids) - 1, 0, -1):
         shown = await server.detokenize(ids[:count])
         if text.startswith(shown):

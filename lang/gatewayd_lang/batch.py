@@ -38,6 +38,7 @@ def run_all(
                 if report:
                     report(count, len(works))
         except BaseException as error:
+            # Leaving the block waits for running works; `end` makes them return.
             pool.shutdown(wait=False, cancel_futures=True)
             end(error)
             raise

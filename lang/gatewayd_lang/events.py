@@ -21,5 +21,6 @@ class EventReader:
         ``feed(b'data: {"a"')`` is ``[]``; then ``feed(b': 1}\n\n')`` is ``[b'{"a": 1}']``.
         """
         lines = (self._rest + piece).split(b"\n")
+        # The part after the last line end, empty if the piece ends with one.
         self._rest = lines.pop()
         return [line[5:].strip() for line in lines if line.startswith(b"data:")]

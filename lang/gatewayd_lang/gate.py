@@ -28,10 +28,12 @@ class Gate:
         if self._is_led:
             await self._opened.wait()
             return
+        # No await since the check, so that one branch alone computes the prefix.
         self._is_led = True
         try:
             await compute(self.prefix)
         finally:
+            # Also after a failure: the others then compute it as part of their own requests.
             self._opened.set()
 
 

@@ -30,8 +30,10 @@ def soon(call: Callable[[], object]) -> None:
 
 def _running() -> asyncio.AbstractEventLoop:
     global _loop
+    # Programs run in several threads, and must share one loop.
     with _lock:
         if _loop is None:
             _loop = asyncio.new_event_loop()
+            # A daemon thread does not keep the interpreter from ending.
             threading.Thread(target=_loop.run_forever, name="gatewayd-lang", daemon=True).start()
         return _loop

@@ -112,6 +112,7 @@ class Program(Generic[P, R]):
         ]
 
         def end(error: BaseException) -> None:
+            # Also those that have not begun: their function then does not run.
             for state in states:
                 state.end(error)
 
@@ -131,6 +132,7 @@ class Program(Generic[P, R]):
         kwargs: Any,  # noqa: ANN401
         done: Future[None],
     ) -> None:
+        # Cancelling its awaiter would otherwise cancel it, and `set_result` would raise.
         done.set_running_or_notify_cancel()
 
         def run_thread() -> None:

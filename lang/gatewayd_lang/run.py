@@ -32,6 +32,7 @@ class Run:
         self.streams = streams
         self.returned: object = None
         self.error: BaseException | None = None
+        # Thread that may still append pieces; None once the run has ended.
         self._author: int | None = _NOT_BEGUN
         self._changed = threading.Condition()
         self._steps: list[Future[None]] = []
@@ -40,6 +41,7 @@ class Run:
     def perform(self, work: Callable[[], object]) -> None:
         """Run the program's function in this thread, and wait for what it has appended."""
         self._author = threading.get_ident()
+        # Ended before it began, such as by an interrupted batch.
         if self.error is not None:
             return
         try:
@@ -55,6 +57,7 @@ class Run:
         with self._changed:
             self._steps.append(step)
             self._changed.notify_all()
+        # After appending: `finish` has either cancelled it or set the error by now.
         if self.error is not None:
             step.cancel()
 
@@ -86,6 +89,7 @@ class Run:
         Raises:
             LangError: one has failed, and the program has not seen the error.
         """
+        # Branches that the program never joined are waited for as well.
         for step in self._steps:
             try:
                 self.result(step)
@@ -96,6 +100,7 @@ class Run:
     def finish(self, error: BaseException | None = None) -> None:
         """End the run; after an error, pending steps are cancelled."""
         with self._changed:
+            # The first error stays: later ones are consequences.
             self.error, self._author = self.error or error, None
             steps = list(self._steps) if error is not None else []
             self._changed.notify_all()
@@ -108,6 +113,7 @@ class Run:
         The function's own thread cannot wait for what only it can append.
         """
         with self._changed:
+            # Under the condition's lock, so that a piece appended after `look` is not missed.
             while (found := look()) is None and self._author not in (None, threading.get_ident()):
                 self._changed.wait()
         return found

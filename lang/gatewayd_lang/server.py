@@ -152,13 +152,16 @@ class Server:
                 ) from error
             except (aiohttp.ClientError, OSError) as error:
                 raise ServerError(f"{self.url}: {error}", code="connection") from error
+            # Outside of the request, whose connection is returned before the wait.
             await asyncio.sleep(wait)
 
     def _connected(self) -> aiohttp.ClientSession:
+        # Created on the loop, to which a session of aiohttp belongs.
         if self._session is None:
             headers = {"Accept-Encoding": "identity"}  # a compressed stream arrives late
             if self._api_key:
                 headers["Authorization"] = f"Bearer {self._api_key}"
+            # No limit on connections: each branch that generates has one.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0), headers=headers, timeout=self._timeout
             )
@@ -188,6 +191,7 @@ def _patience(response: aiohttp.ClientResponse) -> float | None:
     if response.status not in _RETRIED:
         return None
     try:
+        # NaN without the header: no comparison below accepts it.
         seconds = float(response.headers.get("retry-after-ms", "nan")) / 1000
     except ValueError:
         return None
@@ -214,6 +218,7 @@ def _decoded(payload: bytes) -> dict[str, Any]:
 
 def _refusal(status: int | None, document: object) -> ServerError:
     """Parse OpenAI's error object, or what the server sent instead."""
+    # Proxies may answer with other JSON, or none.
     error = document.get("error", document) if isinstance(document, dict) else document
     if not isinstance(error, dict):
         return ServerError(str(error) or f"status {status}", status=status)

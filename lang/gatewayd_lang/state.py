@@ -49,12 +49,14 @@ class State:
         Raises:
             LangError: an earlier piece has failed.
         """
+        # Raises a known error here, close to its cause, without waiting for pending steps.
         if self._last is not None and self._last.done():
             with self._run.marking_errors_seen():
                 self._run.result(self._last)
         for part in parts_of(piece):
             match part:
                 case str():
+                    # Texts between two steps are encoded together, however the program splits them.
                     self._segment.append(part)
                 case Gen():
                     self._generate(part)
@@ -95,6 +97,7 @@ class State:
             self._then(lambda: self._copy_to_forks(forks, gate))
             self._gates += (gate,)
         for fork in forks:
+            # The entries are shared: variables before the fork are readable in all branches.
             fork._variables = self._variables.copy()
             fork._gates, fork._last, fork._role = self._gates, self._last, self._role
         return forks
@@ -194,6 +197,7 @@ class State:
 
         async def follow() -> None:
             if before is not None:
+                # Raises if that step failed, so that all later steps fail with its error.
                 await asyncio.wrap_future(before)
             await step()
 
@@ -215,6 +219,7 @@ class State:
         text = "".join(self._segment)
         self._segment.clear()
         if text:
+            # Looked up when the step runs: a fork has its copy of the transcript by then.
             self._then(lambda: self._transcript.append_text(self._run.server, text))
 
     @contextmanager
@@ -232,6 +237,7 @@ class State:
     def _generate(self, gen: Gen) -> None:
         self._flush()
         variable = self._variables[gen.name] = Variable()
+        # Passed once: later requests of this branch begin with more than the prefix.
         gates, self._gates = self._gates, ()
         self._then(lambda: self._answer(gen, variable, gates), variable)
 
@@ -249,6 +255,7 @@ class State:
         except ServerError as error:
             raise GenError(gen.name, error.message, cause=error) from error
         self._transcript.append(answer.text, answer.ids)
+        # After the transcript, which a reader of the variable may look at.
         variable.finish(answer)
 
     async def _copy_to_forks(self, forks: list[State], gate: Gate) -> None:
@@ -259,6 +266,7 @@ class State:
 
     def _append_joined(self, joined: Joined[State]) -> None:
         self._flush()
+        # Texts appended to branches become steps now, in this thread.
         for fork in joined.forks:
             fork._flush()
         ends = [fork._last for fork in joined.forks if fork._last is not None]

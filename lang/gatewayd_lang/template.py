@@ -62,16 +62,21 @@ async def frame_of(server: Server, before: Sequence[Message], role: Role) -> Fra
     turns = [message.fields for message in before]
     probes = [[*turns, {"role": role, "content": text}] for text in _PROBES]
     is_answer = role == "assistant" and bool(turns)
+    # What the template makes of the turns before, without this one.
     base = await _base(server, turns)
     some = await server.render(probes[0], generation_prompt=False)
     others = await server.render(probes[1], generation_prompt=False)
     prompt = await server.render(turns, generation_prompt=True) if is_answer else []
+    # The two probes differ in their content alone.
     start = _common(some, others)
     if start == len(some):
         raise TemplateError(f"the model's chat template omits the content of the {role} turn")
+    # Only of what follows the common prefix, so that the two never overlap.
     end = _common(some[start:][::-1], others[start:][::-1])
     closing = some[len(some) - end :]
+    # The model generates after the generation prompt, which a rendered answer may not have.
     opening = prompt if is_answer else some[:start]
+    # The template changes earlier turns, so that nothing can be appended to them.
     if base is None or opening[: len(base)] != base:
         return Frame(True, opening, closing)
     return Frame(False, opening[len(base) :], closing)
@@ -84,6 +89,7 @@ async def _base(server: Server, turns: list[dict[str, str]]) -> list[int] | None
     try:
         return await server.render(turns, generation_prompt=False)
     except ServerError as error:
+        # 400 is a refusal by the template; other errors are the server's.
         if error.status != 400:
             raise
         return None

@@ -45,6 +45,7 @@ class Transcript:
 
     async def append_text(self, server: Server, text: str) -> None:
         """Encode and append a segment."""
+        # BOS and the like only at the very beginning.
         self.append(text, await server.tokenize(text, special=not self.ids))
 
     def append(self, text: str, ids: list[int]) -> None:
@@ -64,6 +65,7 @@ class Transcript:
                     "the model's chat template renders the turns before this one differently, and "
                     "there is text between them that belongs to none: put it into a turn"
                 )
+            # Text before the first turn stays, which no template renders.
             del self.ids[self._first_turn :]
         self.ids += frame.opening
         self._open = _Open(role, len(self.text), frame.closing)

@@ -38,6 +38,7 @@ class Variable:
     def __init__(self) -> None:
         self._answer: Future[Answer] = Future()
         self._pieces: list[str] = []
+        # Bound to the loop at its first wait, so that any thread may create it.
         self._news = asyncio.Event()
 
     @property
@@ -89,11 +90,13 @@ class Variable:
             self._wake()
 
     def _wake(self) -> None:
+        # A new event for later waits: one that stays set would not wait again.
         news, self._news = self._news, asyncio.Event()
         news.set()
 
     async def _after(self, seen: int) -> list[str]:
         """Return pieces beyond those seen; empty at the end."""
+        # No await between the check and the wait: no piece is missed.
         while len(self._pieces) == seen and not self._answer.done():
             await self._news.wait()
         return self._pieces[seen:]

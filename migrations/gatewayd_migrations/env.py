@@ -10,6 +10,7 @@ context.configure(
     # SQLite changes columns and constraints by recreating the table.
     render_as_batch=True,
     compare_type=True,
+    # The caller's transaction: a failing revision undoes all of them.
     transaction_per_migration=False,
 )
 with context.begin_transaction():

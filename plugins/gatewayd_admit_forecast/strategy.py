@@ -40,6 +40,8 @@ class Forecast:
         if seconds <= deadline:
             return None
         low, high = _RETRY_SECONDS
+        # The tenant's own requests are the cause if more than an even share of the waiting tokens
+        # is its own.
         is_tenants = (
             bool(request.tenant)
             and load.num_tenants > 1
@@ -51,6 +53,7 @@ class Forecast:
             "try again later, or as batch work, which has no deadline",
             retry_after=min(high, max(low, seconds - deadline)),
             is_tenants=is_tenants,
+            # The class batch, whose requests have no deadline.
             offers=({"service_tier": "flex"},),
         )
 
@@ -63,6 +66,9 @@ class Forecast:
         ahead = {
             "arrival": load.tokens,
             "class": load.urgent_tokens,
+            # A fair scheduler computes as many tokens of every other tenant before this one's
+            # prompt.
             "tenant": min(load.tokens, load.tenant_tokens * load.num_tenants),
         }[self._config.ahead]
+        # No replica serves while all engines restart.
         return ahead // max(1, load.num_replicas) + request.prompt_tokens

@@ -24,6 +24,7 @@ class TtftForecast:
     def __init__(self, confidence: float) -> None:
         self._confidence = confidence
         self._stretch = 0.0  # logarithm
+        # Decayed sums of 1, x, y, x * x and x * y, where x is tokens and y is seconds.
         self._sums = [0.0] * 5
         self.seen = 0
 
@@ -33,9 +34,12 @@ class TtftForecast:
         if not count:
             return 0.0
         mean_x, mean_y = x / count, y / count
+        # A line through the origin, while all token counts are about the same.
         slope = mean_y / max(mean_x, 1.0)
         variance = xx / count - mean_x**2
         if variance > 1e-6 * mean_x**2:
+            # More tokens never take less time, and a steeper line than that through the origin
+            # would have a negative time for no tokens.
             slope = min(slope, max(0.0, (xy / count - mean_x * mean_y) / variance))
         return max(1e-6, mean_y + slope * (tokens - mean_x))
 
@@ -45,9 +49,12 @@ class TtftForecast:
 
     def record(self, tokens: int, seconds: float) -> None:
         """Update the fit with an observed first token."""
+        # The forecast is judged as it was at admission, before the fit includes this outcome.
         if self.seen:
             is_broken = seconds > self.promised(tokens)
             self._stretch += _GAIN * (is_broken - (1 - self._confidence))
+            # Bounded to factors from 0.05 to 148, so that one outage does not distort forecasts for
+            # long.
             self._stretch = min(max(self._stretch, -3.0), 5.0)
         self.seen += 1
         new = (1.0, tokens, seconds, tokens * tokens, tokens * seconds)

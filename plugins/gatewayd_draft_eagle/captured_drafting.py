@@ -66,8 +66,11 @@ class CapturedDrafting:
         self.new = depth + 1
         self._padding = rows = len(features) - 1
         device = features.device
+        # Fixed addresses for the graph: rows, places, tokens and positions, as in
+        # ``HiddenTokenPairs``. All are padding when launches are captured.
         self._pairs = torch.zeros((4, rows * self.new), dtype=torch.int64, device=device)
         self._pairs[0] = rows
+        # All True at first: a row whose mask is empty would yield NaN.
         self._seen = torch.ones(rows, depth, context.shape[2], dtype=torch.bool, device=device)
         # Tokens, then the bits of their probabilities.
         self._drafts = torch.zeros((rows, 2, depth, width), dtype=torch.int32, device=device)
@@ -100,6 +103,7 @@ class CapturedDrafting:
 
     def _to_device(self, array: NDArray[Any], to: torch.Tensor) -> None:
         host = torch.from_numpy(np.ascontiguousarray(array))
+        # From pageable memory the copy would be synchronous.
         to.copy_(host.pin_memory() if to.device.type != "cpu" else host, non_blocking=True)
 
     def _launch(self, num_lines: int) -> None:
@@ -107,7 +111,9 @@ class CapturedDrafting:
         rows, places, tokens, positions = self._pairs[:, : num_lines * self.new]
         features = self._features[rows, places]
         pairs = layer.enter(features, target.embed(tokens), positions)
+        # Padding overwrites itself in the last row, which is never drafted for.
         self._context[rows, :, places] = pairs.key_value
+        # The last of each row's pairs is the one to draft from.
         entered = FusedInput(*(part[self.new - 1 :: self.new] for part in pairs))
         rows, positions = rows[self.new - 1 :: self.new], positions[self.new - 1 :: self.new]
         context = self._context.index_select(0, rows)
@@ -117,6 +123,7 @@ class CapturedDrafting:
             drafts, tokens = self._drafts[:num_lines, :, ahead], top.indices[:, 0]
             drafts[:, 0].copy_(top.indices)
             drafts[:, 1].copy_(top.values.float().view(torch.int32))
+            # The last draft needs no key and value.
             if ahead + 1 < self._depth:
                 entered = layer.enter(predicted, target.embed(tokens), positions + ahead + 1)
                 context[:, :, window + ahead] = entered.key_value

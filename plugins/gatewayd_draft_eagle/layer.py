@@ -50,6 +50,7 @@ class Layer:
         exponents = torch.arange(0, self.head_dim, 2).float() / self.head_dim
         frequencies = facts["rope_theta"] ** -exponents
         angles = torch.outer(torch.arange(num_positions).float(), frequencies)
+        # Element i of a head is rotated together with element i + head_dim / 2, by the same angle.
         angles = torch.cat((angles, angles), -1).to(self._out.device)
         # The sign of the rotation is folded into the first half of the sines.
         sin = angles.sin()
@@ -70,6 +71,7 @@ class Layer:
         joined = torch.addmm(self._join_bias, pairs, self._join)
         heads = torch.mm(self._normed(joined), self._qkv).view(len(joined), -1, self.head_dim)
         cos, sin = self._rotation[positions].unsqueeze(2).unbind(1)
+        # A view of queries and keys, which are rotated in place; values are not.
         turned = heads[:, : self._heads + self.kv_heads]
         turned.copy_(turned * cos + turned.roll(self.head_dim // 2, -1) * sin)
         return FusedInput(joined, heads[:, : self._heads], heads[:, self._heads :])

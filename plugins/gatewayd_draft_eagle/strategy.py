@@ -53,6 +53,7 @@ class Eagle:
             )
         tensors, facts = resources.read_heads(self._config.heads, "eagle")
         self._target = resources.target
+        # Drafts of an almost full sequence have positions beyond its context.
         self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
         self._window = layer.window
         rows, hidden = resources.max_running, self._target.hidden_size
@@ -75,6 +76,8 @@ class Eagle:
                 self._config.width,
                 resources.capture or _launched,
             )
+        # By row and index: the position whose hidden state is stored, and that whose key and value
+        # are computed. A hidden state is pending where they differ.
         self._held = np.full((rows, self._window), _NOTHING, np.int64)
         self._entered = np.full((rows, self._window), _NOTHING, np.int64)
 
@@ -89,6 +92,8 @@ class Eagle:
     def observe(self, features: Features) -> None:
         """Store the last hidden states of each row, up to the size of the window."""
         rows, positions, hidden = features.rows, features.positions, features.hidden
+        # Only the last `window` positions of each row are stored: if two had the same index, it
+        # would be undefined which of them is written last.
         if len(rows) > self._window:
             last = np.full(len(self._held), _NOTHING, np.int64)
             np.maximum.at(last, rows, positions)
@@ -102,6 +107,7 @@ class Eagle:
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
         """Draft for all rows whose hidden state before the last token was observed."""
+        # The hidden state before the last token, paired with that token, predicts the first draft.
         at = batch.lengths - 2
         is_known = self._held[batch.rows, at % self._window] == at
         depth = min(self._config.depth, int(batch.limits.max(initial=0)))
@@ -160,6 +166,7 @@ class Eagle:
         rows, at = batch.rows[known], batch.lengths[known] - 2
         line, place = self._waiting(rows, at)
         # A prompt may have more pending states than fit.
+        # `line` is sorted, so searchsorted finds the first pair of each row.
         nth = np.arange(len(line)) - np.searchsorted(line, line)
         position = self._held[rows[line], place]
         is_extra = nth >= captured.new - 1
@@ -176,6 +183,8 @@ class Eagle:
         pairs.rows[line, nth], pairs.places[line, nth] = of, place
         pairs.tokens[line, nth] = batch.tokens[of, position + 1]
         pairs.positions[line, nth] = position
+        # Set before the masks are made: these keys are computed by the same launch, and visible to
+        # it.
         self._entered[of, place] = position
         tokens, shares = captured.guess(pairs, self._seen(rows, at, self._config.depth))
         return self._truncate_unlikely(batch.limits[known], tokens[:, :depth], shares[:, :depth])
@@ -220,7 +229,9 @@ class Eagle:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return rows and indices of pending hidden states before ``at``, within the window."""
         held = self._held[rows]
+        # Positions that have left the window of `at` are not visible to it, so they need no keys.
         waits = (held != self._entered[rows]) & (held > (at - self._window)[:, None])
+        # The pair at `at` itself is added by the callers, which draft from it.
         waits &= held < at[:, None]
         line, place = np.nonzero(waits)
         return line, place
@@ -244,8 +255,10 @@ class Eagle:
         """Return the attention mask of each draft step, ``[depth, n, window + depth - 1]``."""
         ahead = np.arange(depth)
         entered = self._entered[rows]
+        # The window moves with each draft, and its oldest position is not visible any more.
         first = (at - self._window)[:, None] + ahead[:, None, None]
         window = (entered >= 0) & (entered > first) & (entered <= at[:, None])
+        # Draft step i sees the keys of the i drafts before it, which are stored behind the window.
         guesses = np.broadcast_to(
             np.arange(depth - 1) < ahead[:, None, None], (depth, len(rows), depth - 1)
         )

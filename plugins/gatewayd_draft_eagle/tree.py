@@ -57,12 +57,15 @@ def likeliest(
     """
     n, _, width = tokens.shape
     reached = np.cumprod(shares[:, :, 0], 1)
+    # Probability of the chain before each depth.
     reached = np.concatenate((np.ones((n, 1), shares.dtype), reached[:, :-1]), 1)
     likelihood = (reached[:, :, None] * shares).reshape(n, -1)
     # Stable, so that parents precede children of equal probability.
     order = np.argsort(-likelihood, 1, kind="stable")
+    # The inverse permutation: the rank of each draft.
     place = np.argsort(order, 1)
     kept = order[:, :most]
+    # Only first choices are extended, so a parent is the first choice of the depth above.
     before = np.take_along_axis(place, np.maximum((kept // width - 1) * width, 0), 1)
     parents = np.where(kept < width, -1, before)
     return np.take_along_axis(tokens.reshape(n, -1), kept, 1), parents

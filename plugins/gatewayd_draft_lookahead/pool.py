@@ -18,6 +18,7 @@ class NgramPool:
         self._candidates = candidates
         self._most = most
         self._size = 0
+        # By first token; both levels are ordered from the least to the most recently added.
         self._after: OrderedDict[int, OrderedDict[tuple[int, ...], None]] = OrderedDict()
 
     def add(self, ngram: Sequence[int]) -> None:
@@ -33,6 +34,7 @@ class NgramPool:
                 known.popitem(last=False)
                 self._size -= 1
         self._after.move_to_end(first)
+        # Over the limit, all continuations of the least recent first token are evicted.
         while self._size > self._most:
             _, dropped = self._after.popitem(last=False)
             self._size -= len(dropped)

@@ -88,6 +88,7 @@ class Lookahead:
         """Add n-grams from the new tokens of the sequence."""
         size = self._config.length
         if self._config.use_prompt:
+            # N-grams that begin up to `size - 1` tokens before the new ones end in them.
             begin = max(state.read - size + 1, length - self._config.max_ngrams, 0)
             new = tokens[begin:length].tolist()
             for at in range(len(new) - size + 1):
@@ -100,6 +101,8 @@ class Lookahead:
         """Return drafts and each one's parent."""
         guesses: list[int] = []
         before: list[int] = []
+        # N-grams with a common beginning share its nodes: children of one parent must be different
+        # tokens.
         children: dict[tuple[int, int], int] = {}
 
         def grow(parent: int, token: int) -> int:
@@ -112,6 +115,8 @@ class Lookahead:
                 before.append(parent)
             return children[parent, token]
 
+        # N-grams first: if the limit is short it is the window, useful only in later steps, that is
+        # cut.
         for ngram in state.pool.after(int(tokens[length - 1]))[: self._config.candidates]:
             parent = -1
             for token in ngram:
@@ -149,6 +154,7 @@ class Lookahead:
                 continue
             outputs = choices.tokens[i]
             count = int(choices.counts[i])
+            # Fewer drafts than proposed are verified if pages or the step's budget are short.
             guesses = {
                 position: int(choices.drafts[i, node])
                 for position, node in zip(state.asked, state.nodes, strict=True)
@@ -159,6 +165,8 @@ class Lookahead:
                 for position, node in zip(state.asked, state.nodes, strict=True)
                 if node < count and outputs[node + 1] >= 0
             }
+            # `_collect` needs the inputs of this step; below, its outputs replace them as the next
+            # window.
             state.windows.append(guesses)
             self._collect(state, window)
             state.windows[-1] = {**guesses, **window}
@@ -172,6 +180,8 @@ class Lookahead:
             return
         steps = steps[-size:]
         for position in window:
+            # A diagonal of the Jacobi iteration: each token is a step's guess for the position
+            # after that of the step before.
             ngram = [step.get(position - size + 1 + offset) for offset, step in enumerate(steps)]
             known = [token for token in ngram if token is not None]
             if len(known) == size:

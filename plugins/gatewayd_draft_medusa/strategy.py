@@ -73,8 +73,10 @@ class Medusa:
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
         """Store the last hidden state of each row."""
+        # Index of the last state of each row: states of a row are adjacent.
         at = np.flatnonzero(np.diff(features.rows, append=-1))
         rows, hidden = features.rows[at], features.hidden
+        # In a pure decode step there is one state per row, and nothing to select.
         if len(at) < len(hidden):
             hidden = hidden.index_select(0, self._to_device(at))
         self._position[rows] = features.positions[at]
@@ -107,6 +109,7 @@ class Medusa:
         """Return the best tokens of each head for rows ``[n]``, shape ``[n, heads, ranks]``."""
         if self._run is None:
             return self._predict(self._last.index_select(0, rows))
+        # The captured launches read row numbers from this tensor.
         self._rows[: len(rows)].copy_(rows)
         self._run(len(rows))
         return self._best[: len(rows)]
@@ -121,6 +124,7 @@ class Medusa:
         heads, inner = self._num_heads, self._down.shape[1]
         size = heads * inner
         up = functional.linear(hidden, self._up[:size], self._up_bias[:size])
+        # [n, heads * inner] to [heads, n, inner]: one batched product for all heads.
         steps = functional.silu(up).view(-1, heads, inner).transpose(0, 1)
         states = self._residual[:heads] * hidden + torch.bmm(steps, self._down[:heads])
         logits = self._target.logits(states.flatten(0, 1))

@@ -42,6 +42,8 @@ def grow(accuracy: Sequence[Sequence[float]], size: int) -> Tree:
         if head < len(accuracy) and rank < len(accuracy[head]):
             heappush(waiting, (-before * accuracy[head][rank], parent, head, rank, before))
 
+    # Best-first search: a node is offered once its parent and the better rank beside it are chosen,
+    # and it is at most as likely as either.
     offer(-1, 0, 0, 1.0)
     while waiting and len(nodes) < size:
         negated, parent, head, rank, before = heappop(waiting)

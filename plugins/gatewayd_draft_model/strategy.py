@@ -55,6 +55,7 @@ class DraftModelDrafter:
                 f"the draft model in {folder} has {self._model.vocab_size} tokens, the served "
                 f"model {resources.vocab_size}; both need the same tokenizer"
             )
+        # Vocabularies of one size may still have different tokens.
         mine, theirs = _vocabulary(folder), _vocabulary(Path(resources.folder))
         if mine is not None and theirs is not None and mine != theirs:
             raise ValueError(f"the draft model in {folder} has another tokenizer")
@@ -79,6 +80,7 @@ class DraftModelDrafter:
             return self._draft_greedily(batch, self._model)
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         counts = np.zeros(n, np.int32)
+        # Indices of the rows that are still drafted for; `logits` has a line for each.
         alive, logits = self._catch_up(batch)
         drafts = np.zeros((n, width), np.int32)
         probs = None
@@ -113,7 +115,10 @@ class DraftModelDrafter:
             self._record_computed(rows, starts, missing, new)
             drafted, confidences = model.guess(rows, starts, missing, new, width)
             drafts[ready] = drafted
+            # The model has also computed all drafts but the last; accepted ones are not computed
+            # again.
             self._record_computed(rows, ends, np.full(len(rows), width - 1), drafted)
+            # Drafts of a row end before the first one below the confidence.
             is_sure = np.cumprod(confidences >= self._config.min_confidence, 1).sum(1)
             counts[ready] = np.minimum(is_sure, batch.limits[ready])
         return Drafts(drafts, counts)
@@ -150,9 +155,14 @@ class DraftModelDrafter:
                 for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
             ]
         )
+        # Up to here computed tokens equal the sequence's, which never change; behind are rejected
+        # drafts.
         self._sure[rows] = self._ends[rows] = starts
+        # The draft model's context may be shorter than the engine's.
         fits = np.flatnonzero(lengths + room <= self._model.max_model_len)
         missing, most = lengths - starts, self._config.max_catch_up
+        # A long prompt is computed in chunks, without drafts for its row meanwhile: all rows of the
+        # step wait for the draft model.
         behind = fits[missing[fits] > most]
         if len(behind):
             some = np.full(len(behind), most)
@@ -177,6 +187,7 @@ class DraftModelDrafter:
 
     def _num_valid(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
         """Return the number of computed tokens of a row that are still valid, without its last."""
+        # The last token is always computed: its logits choose the first draft.
         sure, end = int(self._sure[row]), int(min(self._ends[row], length - 1))
         sure = min(sure, end)
         differs = np.flatnonzero(self._computed[row, sure:end] != tokens[sure:end])
@@ -228,6 +239,8 @@ class DraftModelDrafter:
             temperature = torch.from_numpy(batch.temperature[lines]).unsqueeze(-1)
             distribution = torch.softmax(logits[torch.from_numpy(drawing)] / temperature, -1)
             probs[torch.from_numpy(lines), depth] = distribution
+            # Inverse transform sampling; scaled by the actual sum, which rounding keeps from being
+            # exactly 1.
             cumulative = distribution.double().cumsum(-1)
             target = torch.from_numpy(batch.uniform[lines, depth]).unsqueeze(-1)
             drawn = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)

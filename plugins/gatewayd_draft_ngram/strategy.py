@@ -51,6 +51,8 @@ class Ngram:
 
     def _followed(self, history: NDArray[np.int32]) -> NDArray[np.int32] | None:
         """Return the tokens after the best earlier match, up to the end; None without a match."""
+        # Ends of all earlier matches of the last token; each round keeps those that match one token
+        # more to the left.
         ends = np.flatnonzero(history[:-1] == history[-1])
         best = None
         for length in range(1, self._config.max_match + 1):

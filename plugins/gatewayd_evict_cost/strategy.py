@@ -37,6 +37,7 @@ class CostEviction:
         self._ticket: list[int] = []  # of the latest release; 0 while a page is held
         self._order: list[tuple[float, int, int]] = []  # a heap of rank, ticket and page
         self._last_ticket = 0
+        # Rank of the page evicted last, from which new ranks start.
         self._floor = 0.0
         self._count = 0
 
@@ -87,6 +88,8 @@ class CostEviction:
 
     def reuse(self, page: int) -> None:
         """Remove the page from the order; its use count stays."""
+        # The page's heap entry stays: without its ticket it is stale, and skipped when it is
+        # popped.
         self._ticket[page] = 0
         self._count -= 1
 
@@ -99,6 +102,7 @@ class CostEviction:
             # Each of them has a child in use.
             there = (page for page, ticket in enumerate(self._ticket) if ticket)
             page = min(there, key=lambda page: (self._rank[page], self._ticket[page]))
+        # Monotonic, although an end of a prefix may be evicted after pages with higher ranks.
         self._floor = max(self._floor, self._rank[page])
         self.drop(page)
         return page
@@ -109,6 +113,7 @@ class CostEviction:
         self._cost[page], self._uses[page] = 1.0, 0
         self._count -= 1
         parent = self._lineage.drop(page)
+        # Without this child the parent may be the end of a prefix.
         if parent >= 0 and self._ticket[parent]:
             self._offer(parent)
 
@@ -120,6 +125,7 @@ class CostEviction:
         if not self._lineage.is_leaf(page):
             return
         heapq.heappush(self._order, (self._rank[page], self._ticket[page], page))
+        # Bounds the heap, however many of its entries are stale.
         if len(self._order) > 2 * len(self._ticket):
             self._compact_order()
 
@@ -133,5 +139,7 @@ class CostEviction:
 
     def _compact_order(self) -> None:
         """Discard candidates that were reused since; amortized, one per release."""
+        # A set, as a page may be offered repeatedly with one ticket, each time that its last child
+        # is evicted.
         self._order = list({e for e in self._order if self._ticket[e[2]] == e[1]})
         heapq.heapify(self._order)

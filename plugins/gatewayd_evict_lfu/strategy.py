@@ -26,6 +26,7 @@ class Lfu:
         self._ticket: list[int] = []  # of the latest release; 0 while a page is held
         self._order: list[tuple[int, int, int]] = []  # a heap of rank, ticket and page
         self._last_ticket = 0
+        # Rank of the page evicted last, from which new ranks start.
         self._floor = 0
         self._count = 0
 
@@ -59,11 +60,14 @@ class Lfu:
         self._ticket[page] = self._last_ticket
         heapq.heappush(self._order, (self._floor + self._uses[page], self._last_ticket, page))
         self._count += 1
+        # Bounds the heap, however many of its entries are stale.
         if len(self._order) > 2 * len(self._ticket):
             self._compact_order()
 
     def reuse(self, page: int) -> None:
         """Remove the page from the order; its use count stays."""
+        # The page's heap entry stays: without its ticket it is stale, and skipped when it is
+        # popped.
         self._ticket[page] = 0
         self._count -= 1
 

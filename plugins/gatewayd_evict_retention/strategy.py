@@ -97,6 +97,7 @@ class Retention:
 
     def pin(self, page: int, seconds: float) -> None:
         """Evict a page and those before it after all others for a time."""
+        # A cached page has an origin, or at least was released.
         if not self._lineage.is_known(page) and not self._ticket[page]:
             return
         until = self._clock() + seconds if seconds > 0 else 0.0
@@ -113,11 +114,14 @@ class Retention:
         """Propagate a changed pin to the pages before it, as far as anything changes."""
         while page >= 0:
             ends = [self._pinned_until[heir] for heir in self._pinned_children[page]]
+            # An invariant: a page is pinned as long as its own pin and those of its pinned
+            # children.
             until = max([self._pin_end[page], *ends])
             if until == self._pinned_until[page]:
                 return
             self._pinned_until[page] = until
             (self._pinned.add if until else self._pinned.discard)(page)
+            # A held page gets its rank when it is released.
             if self._ticket[page]:
                 self._rank(page)
             parent = self._lineage.parent(page)
@@ -146,10 +150,12 @@ class Retention:
         if not self._count:
             raise LookupError("no page may be evicted")
         now = self._clock()
+        # First move the pages whose level has ended: their retention or their pin.
         while self._ends and self._ends[0][0] <= now:
             end, ticket, page = heapq.heappop(self._ends)
             if self._ticket[page] == ticket and self._end[page] == end:
                 self._rank(page)
+        # Entries with an older ticket or level are stale: a heap cannot remove them earlier.
         while True:
             level, ticket, page = heapq.heappop(self._order)
             if self._ticket[page] == ticket and self._level[page] == level:
@@ -186,11 +192,13 @@ class Retention:
         elif priority > NORMAL_PRIORITY and self._until[page] > now:
             level, end = priority, self._until[page]
         else:
+            # Only a higher priority expires; a lower one lasts.
             level = min(priority, NORMAL_PRIORITY)
         self._level[page], self._end[page] = level, end
         heapq.heappush(self._order, (level, ticket, page))
         if end:
             heapq.heappush(self._ends, (end, ticket, page))
+        # Bounds the heaps, however many of their entries are stale.
         if len(self._order) + len(self._ends) > 4 * len(self._ticket):
             self._compact_order()
 

@@ -66,6 +66,8 @@ class Local:
         """Start one engine."""
         ours, theirs = socket.socketpair()
         try:
+            # Closed here once the child has it: otherwise the daemon would never read end of file
+            # when the engine ends.
             with theirs:
                 child = self._spawn(command, theirs.fileno())
         except BaseException:
@@ -78,6 +80,8 @@ class Local:
         # In the child it would be too late to report a missing program.
         program, *_ = children.found(argv, command.env)
         return children.start(
+            # Isolated and without `site`: the launcher needs none of the installed packages, and
+            # starts sooner.
             children.python("-I", "-S", _LAUNCHER, str(os.getpid()), program, *argv),
             env=command.env,
             stdin=subprocess.DEVNULL,

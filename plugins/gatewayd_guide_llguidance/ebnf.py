@@ -10,6 +10,7 @@ from gatewayd_hooks.guiding import GrammarRefused
 
 DEPTH = 100
 _RULES = 2000
+# All repetitions are possessive: the text is a client's, and is read in linear time.
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s|\#[^\n]*+)++)
     |(?P<name>[A-Za-z_][\w-]*+)(?P<defines>(?:\s|\#[^\n]*+)*+::=)?
@@ -68,6 +69,7 @@ class _Reader:
 
     def _alternatives(self) -> EbnfNode:
         self.depth += 1
+        # Bounds the recursion of this parser: the text is a client's.
         if self.depth > DEPTH:
             raise GrammarRefused(f"grammar is nested deeper than {DEPTH} brackets")
         found = [self._sequence()]
@@ -81,6 +83,7 @@ class _Reader:
         found: list[EbnfNode] = []
         while True:
             kind, text = self.peek()
+            # An alternative may be empty: a sequence without parts.
             if kind in ("end", "defines") or (kind, text) in (("sign", "|"), ("sign", ")")):
                 return found[0] if len(found) == 1 else EbnfNode("seq", parts=tuple(found))
             self.place += 1
@@ -161,6 +164,7 @@ def _unescaped(text: str) -> list[str]:
     found = []
     for two, four, eight, other, plain in _ESCAPE.findall(text):
         if code := two or four or eight:
+            # Surrogates are code points, but cannot be encoded as UTF-8.
             if int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000:
                 raise GrammarRefused(f"grammar: there is no character {code}")
             found.append(chr(int(code, 16)))
@@ -177,6 +181,7 @@ def _quoted(text: str) -> str:
 def _class(text: str) -> str:
     """Convert a character class to a regular expression."""
     parts = re.findall(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", text.removeprefix("^"), re.DOTALL)
+    # Characters are written as code points, so that none has a meaning in the expression.
     inner, i = "", 0
     while i < len(parts):
         (first,) = _unescaped(parts[i])

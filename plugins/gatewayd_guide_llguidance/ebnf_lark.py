@@ -24,6 +24,8 @@ class _Writer:
         self._rules = rules
         self._plain = _plain(rules)
         self._terminals: list[str] = []
+        # Names are generated: Lark tells rules from terminals by their case, and a client's name
+        # may have any.
         self._names = {
             name: f"RULE_{i}" if name in self._plain else f"rule_{i}"
             for i, name in enumerate(rules)
@@ -85,6 +87,7 @@ def _plain(rules: dict[str, EbnfNode]) -> set[str]:
     for name, named in waits.items():
         for ref in named:
             users[ref].append(name)
+    # Kahn's algorithm: a rule is ready once all that it refers to are; rules in a cycle never are.
     ready = [name for name, named in waits.items() if not named]
     found: set[str] = set()
     while ready:

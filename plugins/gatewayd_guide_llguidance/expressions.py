@@ -32,6 +32,7 @@ def portable(expression: str) -> str:
 def _class(letter: str, *, is_negated: bool, is_inside: bool) -> str:
     """Return the characters of a class: ASCII, or Unicode if the class is negated."""
     name = letter.lower()
+    # A class that excludes its characters must exclude those of all languages.
     inner = (_WIDE if is_negated != letter.isupper() else _ASCII)[name]
     if letter.isupper():
         return f"[^{inner}]"

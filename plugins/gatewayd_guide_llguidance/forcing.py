@@ -27,6 +27,7 @@ def _at_most(text: str) -> int:
     """Return an upper bound on the characters a text may force; assumes nested repetitions."""
     size = len(text)
     for count in _COUNT.findall(text):
+        # Nine digits are far beyond the limit, and the text may have thousands.
         size *= max(1, int(count[:9]))
         if size > LONGEST:
             break

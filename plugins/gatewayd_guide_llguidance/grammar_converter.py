@@ -110,6 +110,7 @@ class GrammarConverter:
         return found
 
     def _grammar(self, text: str) -> str:
+        # How much a client's own rules may force is not known, so they force nothing.
         return _lark(self._rules(text), None)
 
     def _rules(self, text: str) -> str:
@@ -118,6 +119,7 @@ class GrammarConverter:
             return ebnf_lark.lark_of(ebnf.read(text))
         if len(_LARK_RULE.findall(text)) > _RULES:
             raise GrammarRefused(f"grammar has more than {_RULES:,} rules")
+        # Directives of the client are removed: the first line of the grammar sets the options.
         return _LARK_PART.sub(self._by_id, _DIRECTIVE.sub("", text))
 
     def _by_id(self, part: re.Match[str]) -> str:
@@ -138,6 +140,7 @@ class GrammarConverter:
         written = Writer(self._special, rule, _terminal).grammar_of(found)
         if not grammars:
             return _lark(written, strings_in(json.loads(text)))
+        # As with a grammar alone, the amount of forced text is not known.
         parts = [{"lark_grammar": f"{NOTHING}\n{one}"} for one in (written, *grammars)]
         names = ["format", *(f"part_{i + 1}" for i in range(len(grammars)))]
         return json.dumps(
@@ -150,6 +153,7 @@ def _json(schema: dict[str, Any], blanks: int) -> str:
 
 
 def _inner_json(schema: dict[str, Any], blanks: int) -> str:
+    # Unsupported keywords are errors, and `oneOf` is not replaced by `anyOf`.
     options = {
         "whitespace_pattern": f"[ \\t\\n\\r]{{1,{blanks}}}",
         "lenient": False,

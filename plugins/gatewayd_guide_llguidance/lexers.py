@@ -75,6 +75,8 @@ class Lexer:
             self._taken = 0
             before = self.grown_bytes
             grown = _GROWN_BYTES * (_burnt_by(matcher) - self._burnt)
+            # A lexer never shrinks, and never exceeds its maximum of states, whatever the estimate
+            # says.
             self.grown_bytes = max(before, min(grown, self._most))
             is_growing = self.grown_bytes - before > _GROWTH_BYTES
             self._apart = _MEASURED if is_growing else min(2 * self._apart, _MEASURED_IDLE)
@@ -93,6 +95,7 @@ class _Trimmer:
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        # Stored, as module globals may already be gone when a lexer is deleted at shutdown.
         self.is_ending = sys.is_finalizing
         self._num_bytes = 0
 
@@ -115,6 +118,7 @@ def _burnt_by(matcher: LLMatcher) -> int:
 
     llguidance reports it only in the error for a rejected token.
     """
+    # A copy, because the error ends it; both share the lexer, whose cost is reported.
     probe = matcher.deep_copy()
     probe.consume_token(_NO_TOKEN)
     # The first match: the grammar follows, whose text is untrusted.

@@ -45,6 +45,8 @@ class LlGrammar:
     def __init__(
         self, first: Lexer, make: Callable[[], Lexer], vocabulary: LlguidanceVocabulary
     ) -> None:
+        # `_kept` caches the lexer while no sequence uses it; `_now` finds it as long as anything
+        # holds it.
         self._kept: Lexer | None = first
         self._now = weakref.ref(first)
         self._make = make
@@ -75,6 +77,7 @@ class LlGrammar:
             GuideFailed: compiling takes too long.
         """
         with self._renewing:
+            # Within the lock, so that sequences that find one lexer full share its replacement.
             now = self._now()
             if now is None or now is used_up:
                 try:
@@ -145,6 +148,7 @@ class LlMatcher:
             self.check()
         if taken:
             self._tokens.append(token)
+            # The stored mask is valid for the state before this token only.
             self._mask = None
             if self._lexer.touch():
                 self._grammar.measure(self._lexer, self.matcher)
@@ -157,6 +161,7 @@ class LlMatcher:
 
     def rollback(self, count: int) -> None:
         """Undo the last accepted tokens."""
+        # End tokens come last, and llguidance does not know of them.
         ends = min(count, self._num_ends)
         self._num_ends -= ends
         if count > ends:
@@ -178,6 +183,7 @@ class LlMatcher:
 
     def cache_mask(self, mask: NDArray[np.int32]) -> None:
         """Store a copy of the mask that was filled for this matcher."""
+        # The caller reuses its buffer for the next step.
         self._mask = mask.copy()
 
     def forced(self) -> Sequence[int]:
@@ -185,6 +191,7 @@ class LlMatcher:
         if self.has_ended:
             return ()
         forced = self.matcher.compute_ff_tokens()
+        # Reporting none is always valid, and the new lexer finds them at the next call.
         return () if self.replace_full_lexer() else forced
 
     def fork(self) -> LlMatcher:
@@ -208,11 +215,13 @@ class LlMatcher:
                 self.check()
         elif not is_rejected:
             return False
+        # Otherwise a sequence could compile the grammar at every token.
         if len(self._tokens) - self._renewed_at < _APART:
             raise GuideFailed(_TOO_MANY)
         self._renewed_at = len(self._tokens)
         self._lexer = self._grammar.renewed(self._lexer)
         self.matcher = self._lexer.first.deep_copy()
+        # Restore the state in the new lexer from the tokens so far.
         if not self.matcher.consume_tokens(self._tokens):
             raise GuideFailed(_TOO_MANY)
         return True

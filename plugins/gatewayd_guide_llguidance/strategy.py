@@ -77,6 +77,7 @@ class Llguidance:
         text = cast("GrammarConverter", self._converter).grammar_of(spec)
         states, limits = self._config.lexer_states, self._limits
 
+        # Called again, much later, when a lexer is full or was released.
         def make() -> Lexer:
             first = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
             if first.is_error():
@@ -111,6 +112,7 @@ class Llguidance:
         if open_:
             executor.unsafe_compute_mask_ptr(open_, masks.ctypes.data, masks.strides[0], len(masks))
         for one, mask in zip(matchers, masks, strict=True):
+            # Ended sequences were left out above, and a full lexer is only noticed afterwards.
             if one.has_ended or one.replace_full_lexer():
                 one.fill(mask)
             else:

@@ -83,15 +83,18 @@ class Writer:
         first = self._line("TERM_#", whole)
         if not (mark := self._mark(stop)):
             return first
+        # The delimiter may also be a special token, which ends the terminal before it.
         bare = self._line("TERM_#", terminal)
         return f"({first} | {bare} <[{self._special[mark]}]> {self._spelled(stop[len(mark) :])})"
 
     def _text(self, stop: str) -> str:
         if not stop:
             return self._line("TEXT_#", _ANY)
+        # Lazy: the text ends at the first occurrence of its delimiter.
         first = self._line("text_#[lazy]", f"{_ANY} {_quoted(stop)}")
         if not (mark := self._mark(stop)):
             return first
+        # Before the special token the text must not contain the same delimiter in characters.
         free = self._line("TEXT_#", _without([stop]))
         return f"({first} | {free} <[{self._special[mark]}]> {self._spelled(stop[len(mark) :])})"
 
@@ -100,6 +103,8 @@ class Writer:
         at = 0
         while at < len(elements):
             one, at = elements[at], at + 1
+            # Adjacent regular elements form one terminal: as lexemes of their own each would match
+            # greedily.
             terminals = []
             if isinstance(one, FormatLeaf) and (terminal := self._terminal(one.spec)) is not None:
                 terminals.append(terminal)
@@ -111,6 +116,7 @@ class Writer:
                 parts.append(self._closed(" ".join(f"({part})" for part in terminals), end))
                 continue
             if at < len(elements):
+                # A constant ends the element before it, as the end of a tag does.
                 if constant := _constant(elements[at]):
                     at += 1
                     end = constant + (stop if at == len(elements) else "")
@@ -142,6 +148,7 @@ class Writer:
         for tag in tags:
             if (begins := head_of(tag.begin, heads_of_all)) is not None:
                 begun[begins].append(tag)
+        # Each structure with the free text before it, and without.
         items: list[tuple[str, str]] = []
         for trigger in [one for one in frame.triggers if one in begun]:
             inner, heads = [], list[str]()
@@ -151,6 +158,7 @@ class Writer:
                 if (mark := self._mark(tag.begin)) and mark.startswith(trigger):
                     rest = self._spelled(tag.begin[len(mark) :])
                     heads.append(f"<[{self._special[mark]}]> {rest} {body}")
+            # Lazy: free text ends at the first trigger.
             head = self._line("head_#[lazy]", f"{_ANY} {_quoted(trigger)}")
             behind = self._line("inner_#", " | ".join(inner))
             items.append((f"{head} {behind}", f"{_quoted(trigger)} {behind}"))
@@ -175,6 +183,7 @@ class Writer:
 
     def _spelled(self, text: str) -> str:
         """Write a text in which special tokens may replace their contents."""
+        # Longest first, as one special token may begin with another.
         contents = sorted((one for one in self._special if one in text), key=len, reverse=True)
         if not contents:
             return _quoted(text) if text else ""
@@ -215,6 +224,7 @@ def _constant(found: Format) -> str:
 
 def _without(texts: tuple[str, ...] | list[str]) -> str:
     """Return a terminal of text that contains none of some texts."""
+    # llguidance's expressions have intersection (`&`) and complement (`~`).
     letters = "|".join(re.sub(_OTHER, lambda c: f"\\x{{{ord(c[0]):x}}}", one) for one in texts)
     return f"{_ANY} & ~/(?s:.*)({letters})(?s:.*)/"
 

@@ -38,6 +38,7 @@ class LlguidanceVocabulary:
             json.dumps(file), n_vocab=self.size, eos_token=sorted(self.ends)
         )
         self.end_mask = np.zeros(-(-self.size // 32), np.int32)
+        # Unsigned: token 31 of a word is the sign of an int32.
         bits = self.end_mask.view(np.uint32)
         for end in self.ends:
             bits[end // 32] |= np.uint32(1 << (end % 32))
@@ -58,6 +59,7 @@ def _hide_special(file: dict[str, Any]) -> dict[str, int]:
             contents[token["content"]] = token["id"]
             token["content"] = _hidden(token["id"])
     vocab = file["model"].get("vocab")
+    # BPE has an object of ids, Unigram a list of pairs with scores.
     if isinstance(vocab, dict):
         for content, token in contents.items():
             if content in vocab:

@@ -33,6 +33,7 @@ def whole(expression: str, *, anchored: bool = False) -> str:
         raise GrammarRefused("xgrammar supports ^ and $ only around an expression")
     if anchored and not (begins and ends):
         raise GrammarRefused("xgrammar supports 'pattern' only as ^...$")
+    # In `^a|b$` each anchor belongs to one alternative, and both would be dropped.
     if (begins or ends) and _has_outer_choice(inner):
         raise GrammarRefused("xgrammar supports ^ and $ beside | only as ^(...|...)$")
     return "".join("[^\\n]" if part == "." else part for part in inner)
@@ -46,6 +47,7 @@ def check_counts(text: str) -> None:
     """
     product = 1
     for least, most in _COUNT.findall(text):
+        # Nine digits are far beyond the limit, and the text may have thousands.
         product *= max(1, int((most or least)[:9]))
         if product > _MOST_COUNTS:
             raise GrammarRefused(

@@ -69,6 +69,7 @@ class XgMatcher:
 
     def rollback(self, count: int) -> None:
         """Undo the last accepted tokens."""
+        # End tokens come last, and XGrammar does not know of them.
         ends = min(count, self._num_ends)
         self._num_ends -= ends
         if count > ends:

@@ -113,6 +113,7 @@ def _check(place: str, one: dict[str, Any]) -> None:
                 f'"type": "{kind}", at {place}'
             )
     properties = one.get("properties")
+    # XGrammar would not require such a name.
     for name in one.get("required", ()):
         if not isinstance(properties, dict) or name not in properties:
             raise GrammarRefused(

@@ -55,6 +55,7 @@ class Xgrammar:
     def open(self, resources: EngineResources) -> None:
         """Read the tokenizer; the library imports torch."""
         self._vocabulary = XgrammarVocabulary(resources, self._config.threads)
+        # Made here and not for the first request, as it takes long for large vocabularies.
         self._vocabulary.compiler(_PLAIN)
         self._batch = BatchGrammarMatcher(self._config.threads)
 
@@ -87,6 +88,8 @@ class Xgrammar:
                         read_schema(spec.text, config.depth), config.schemas, compiler.compile_regex
                     )
                 )
+                # Not strict: other properties are allowed unless the schema forbids them, as in
+                # JSON Schema.
                 return compiler.compile_json_schema(
                     json.dumps(schema), strict_mode=False, max_whitespace_cnt=blanks
                 )
@@ -132,6 +135,7 @@ class Xgrammar:
             cast("BatchGrammarMatcher", self._batch).batch_fill_next_token_bitmask(
                 [matcher for matcher, _ in open_], masks, [i for _, i in open_]
             )
+        # Ended sequences may repeat their end tokens, which XGrammar does not allow.
         for i, one in enumerate(ours):
             if one.has_ended:
                 one.fill(masks[i])

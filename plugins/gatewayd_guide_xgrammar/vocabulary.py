@@ -42,6 +42,7 @@ class XgrammarVocabulary:
             if token["special"] and token["id"] < self.size:
                 self._words[token["id"]] = ""
         self.end_mask = np.zeros(-(-self.size // 32), np.int32)
+        # Unsigned: token 31 of a word is the sign of an int32.
         bits = self.end_mask.view(np.uint32)
         for end in self.ends:
             bits[end // 32] |= np.uint32(1 << (end % 32))
@@ -70,6 +71,8 @@ class XgrammarVocabulary:
             stop_token_ids=sorted(self.ends),
             add_prefix_space=self._metadata["add_prefix_space"],
         )
+        # Without a cache of its own: engines cache grammars within one limit on memory, see ADR
+        # 0020.
         return GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
 
     def marks_in(self, texts: Collection[str]) -> frozenset[str]:

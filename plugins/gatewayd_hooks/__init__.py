@@ -57,4 +57,5 @@ class _OldNames(MetaPathFinder):
         return None if name is None else ModuleSpec(fullname, _Alias(name))
 
 
+# Last, so that lookups of all other modules cost nothing more.
 sys.meta_path.append(_OldNames())

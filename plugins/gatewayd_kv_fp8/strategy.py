@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from gatewayd_kv_fp8.config import Fp8CodecConfig
 
 _SCALE_BYTES = 2
+# The smallest normal bfloat16: heads of zeros are not divided by 0.
 _LEAST_SCALE = 2.0**-126
 
 
@@ -44,6 +45,8 @@ class _Format(NamedTuple):
 _CLEAR_EXTENDED_SIGN = ~(1 << 14)
 """Sign extension of int8 copies the sign to all higher bits: it is removed from the exponent's
 first bit."""
+# The exponent bias of e4m3 is 7, that of float16 is 15, hence 2**8; e5m2 is the upper half of a
+# float16.
 _FORMATS = {
     "e4m3": _Format(torch.float8_e4m3fn, 448.0, 7, 2.0**8),
     "e5m2": _Format(torch.float8_e5m2, 57_344.0, 8, 1.0),

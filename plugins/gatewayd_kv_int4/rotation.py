@@ -26,6 +26,7 @@ def rotated(numbers: torch.Tensor, factor: float) -> torch.Tensor:
     """
     dim = numbers.shape[-1]
     size = dim & -dim
+    # The largest number becomes 2**23 / size, so any sum of `size` of them is an exact float32.
     unit = numbers.abs().amax(-1, keepdim=True).mul_(size / _MOST_SUM).add_(_LEAST)
     whole = numbers.div(unit).round_().view(-1, size).mm(_hadamard(size, numbers.device))
     return whole.view(numbers.shape).mul_(unit.mul_(factor))

@@ -51,6 +51,7 @@ class Int4Codec:
         if self._rotates:
             dim = values.shape[-1]
             numbers = rotated(numbers, 1 / (dim & -dim))
+        # The step and the minimum are float16: larger numbers would make them infinite.
         packed = _pack(numbers.clamp(-_MOST, _MOST).view(-1, _GROUP))
         out.copy_(packed.view(out.shape))
 

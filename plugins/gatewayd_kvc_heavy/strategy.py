@@ -50,6 +50,7 @@ class Heavy:
 
     def admit(self, row: int) -> None:
         """Reset this row's state for a new sequence."""
+        # Only what was written: clearing the rest would commit its memory.
         self._mass[:, row, :, : max(self._seen[row], self._reach[row])] = 0
         self._steps[row] = self._seen[row] = self._reach[row] = 0
         self._added[:, row] = 0
@@ -73,6 +74,7 @@ class Heavy:
         Otherwise the budget's fraction of the context.
         """
         config = self._config
+        # A step that is computed again has the same lengths, and is counted once.
         self._steps[rows] += lengths != self._seen[rows]
         self._seen[rows] = lengths
         is_sparse = (lengths > config.at_least) & (self._steps[rows] > config.warm_steps)
@@ -90,9 +92,12 @@ class Heavy:
         if layer < self._config.dense_layers:
             return None
         longest = int(lengths.max())
+        # A copy, because rows are selected by a tensor: the fills below do not change the
+        # statistics.
         scores = self._mass[layer, torch.from_numpy(rows), :, :longest]
         at, end = torch.arange(longest), torch.from_numpy(lengths)[:, None, None]
         budget = torch.from_numpy(budgets)[:, None, None]
+        # The newest positions always come first, the one being computed among them.
         scores.masked_fill_(at >= end - (budget + 1) // 2, torch.inf)
         scores.masked_fill_(at >= end, -torch.inf)
         places = scores.topk(int(budgets.max()), -1).indices
@@ -109,6 +114,7 @@ class Heavy:
         """Add attention weights, once for each token."""
         if layer < self._config.dense_layers:
             return
+        # A step that is computed again is observed again, and must count once.
         is_new = self._added[layer, rows] != lengths
         if not is_new.all():
             new = torch.from_numpy(is_new)
@@ -123,6 +129,7 @@ class Heavy:
             self._reach[rows] = np.maximum(self._reach[rows], mass.shape[-1])
             return
         heads = torch.arange(self._kv_heads)[:, None]
+        # Offset of each row and head in the flattened layer, [n, kv_heads, 1].
         at = (index[:, None, None] * self._kv_heads + heads) * known.shape[-1]
         # Padding has no weight.
         at = at + places.clamp_min(0)

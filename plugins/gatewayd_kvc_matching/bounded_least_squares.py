@@ -27,6 +27,7 @@ def bounded_least_squares(
         Float64, shape ``[t]``.
     """
     size = len(product)
+    # With `w = bound + above` the constraint becomes `above >= 0`.
     target = product - bound * gram.sum(1)
     above = torch.zeros_like(target)
     slope = -target
@@ -41,7 +42,10 @@ def bounded_least_squares(
             factor = torch.linalg.cholesky(gram[free][:, free])
             above[free] = torch.cholesky_solve(target[free, None], factor).squeeze(1)
         slope = gram @ above - target
+        # Zero by construction, except for rounding.
         slope[free] = 0
+        # Free variables below their bound, and bound ones that should rise: the rest satisfies the
+        # optimality conditions.
         wrong = torch.where(is_free, above < -zero, slope < -zero)
         count = int(wrong.sum())
         if not count:
@@ -51,6 +55,7 @@ def bounded_least_squares(
         elif patience:
             patience -= 1
         else:
+            # Murty's rule, a single exchange of the last one, does not cycle.
             last = wrong.nonzero()[-1]
             wrong = torch.zeros_like(wrong).index_fill_(0, last.squeeze(-1), True)
         is_free ^= wrong

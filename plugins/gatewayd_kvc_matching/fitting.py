@@ -60,6 +60,7 @@ def fit(
     """
     q, k, v = (x.double() for x in (queries, keys, values))
     scores = q @ k.T
+    # Masses relative to the whole mass of each query: the target is then 1, and nothing overflows.
     shares = torch.softmax(scores, -1)
     if kept == len(k):
         places = torch.arange(kept)
@@ -71,6 +72,7 @@ def fit(
     fitted = v[places]
     if fits_values:
         weights = torch.softmax(scores[:, places] + bias, -1)
+        # The correction is regularized, not the value: a strong ridge leaves the original values.
         fitted = fitted + _ridge(weights, shares @ v - weights @ fitted, ridge)
     return FittedPositions(places, bias, fitted)
 
@@ -104,6 +106,7 @@ def _damped(rows: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
 
 def _greedily(shares: torch.Tensor, kept: int, ridge: float) -> torch.Tensor:
     """Choose keys by orthogonal matching pursuit: those that best explain the missing mass."""
+    # Each round solves a system, so several keys are added at a time, in some 24 rounds.
     each = max(4, kept // 24)
     norms = shares.square().sum(0).sqrt().clamp_min(1e-30)
     is_left = torch.ones(shares.shape[1], dtype=torch.bool)

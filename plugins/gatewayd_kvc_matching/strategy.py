@@ -69,6 +69,7 @@ class Matching:
         if prompt_len < config.at_least:
             return 0, 0
         covered = max(prompt_len - config.recent, 0) // size
+        # Rounded up to a page: a short prompt may not become shorter at all.
         return covered * size, math.ceil(covered / config.ratio) * size
 
     def compact(
@@ -83,6 +84,7 @@ class Matching:
         config = self._config
         found_keys, found_values = keys.new_empty(2, len(keys), kept, keys.shape[-1]).unbind()
         bias = keys.new_empty(len(keys), kept)
+        # Each head has its own choice of keys, and is fitted alone.
         for head in range(len(keys)):
             fitted = fit(
                 queries[head] * self._scale,

@@ -49,6 +49,7 @@ class Memory:
         self._has = np.zeros(rows, np.int64)
         # Length at the last sparse update, by layer.
         self._added = np.zeros((layers, rows), np.int64)
+        # Views by layer, so that no step has to slice. Tensors and arrays share their memory.
         self._lasts = self._kept[:, :, :, 0].unbind(1)
         self._givens = torch.from_numpy(self._given).unbind(1)
         self._all_places = torch.from_numpy(self._places)
@@ -100,11 +101,13 @@ class Memory:
         kept, slots = self._kept[row], self.slots(row)
         means = kept[:, :, 1:]
         times = torch.from_numpy(self._times[row, :slots])
+        # The best slot is never replaced, so it has been in every sparse step since the selection.
         if slots and self._times[row, 0]:
             index = self._all_places[row, :, :, None, :slots].expand(-1, -1, len(RATES), -1)
             by_head = torch.from_numpy(self._given[row, ..., :slots])
             given = torch.unflatten(by_head, 1, (means.shape[1], -1)).mean(2) / times.clamp_min(1)
             given = given[:, :, None]
+            # The weight of so many equal updates of a moving average, applied at once.
             far = 1 - (1 - self._rates[:, None]) ** times
             now = means.gather(-1, index)
             means.scatter_(-1, index, now.add_((given - now).mul_(far)))
@@ -138,6 +141,7 @@ class Memory:
     def assign_new_tokens(self, row: int, length: int) -> None:
         """Give slots to new tokens, in place of the positions with the lowest scores."""
         chosen_at, slots = int(self._chosen_at[row]), self.slots(row)
+        # Slots are ordered from best to worst, and replaced from the end.
         end = slots - (int(self._has[row]) - chosen_at)
         begin = slots - (length - chosen_at)
         newest = np.arange(length - 1, length - 1 - (end - begin), -1)
@@ -149,6 +153,7 @@ class Memory:
 
     def places(self, rows: torch.Tensor, most: int) -> list[torch.Tensor]:
         """Return positions per layer, ``[n, kv_heads, most]``, padded with -1."""
+        # Without a copy: a single row has exactly `most` slots, so there is no padding.
         if len(rows) == 1:
             row = int(rows)
             return list(self._all_places[row : row + 1, ..., :most].unbind(1))

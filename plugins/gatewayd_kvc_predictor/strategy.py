@@ -89,6 +89,7 @@ class Predictor:
         config, before = self._config, int(self._seen[row])
         if length != before:
             since = memory.chosen_at(row)
+            # All layers of the dense step have been observed by now.
             if self._was_whole[row]:
                 memory.merge(row, before)
                 since = before
@@ -141,4 +142,5 @@ class Predictor:
             mass = by_head.mean(2, dtype=torch.float32)
             self._memory.record_dense(layer, torch.from_numpy(rows), mass)
         else:
+            # The same rows as `rows`, converted once per step.
             self._memory.record_sparse(layer, self._few, lengths, weights.float())

@@ -46,6 +46,7 @@ class Bias:
             torch.tensor(tokens, dtype=torch.int64).to(self._device, non_blocking=True),
             torch.tensor(addends, dtype=torch.float32).to(self._device, non_blocking=True),
         )
+        # The present layout may have the pairs of the row's previous sequence.
         self._lay_out(_NO_IDS, _NO_IDS)
         return True
 
@@ -68,6 +69,7 @@ class Bias:
         pairs = [self._pairs[row] for row in rows.tolist()]
         counts = torch.tensor([len(tokens) for tokens, _ in pairs], dtype=torch.int64)
         lines = index.repeat_interleave(counts).to(self._device, non_blocking=True)
+        # Concatenating no tensors at all is an error.
         self._where = lines, torch.cat([_NO_IDS.to(self._device), *(tokens for tokens, _ in pairs)])
         none = torch.zeros(0, dtype=torch.float32, device=self._device)
         self._addends = torch.cat([none, *(addends for _, addends in pairs)])

@@ -60,11 +60,13 @@ class MinTokens:
         self._ends[row] = torch.tensor(sorted(ends), dtype=torch.int64).to(
             self._device, non_blocking=True
         )
+        # The present layout may have the end tokens of the row's previous sequence.
         self._lay_out(_NO_IDS, _NO_IDS)
         return True
 
     def remove(self, row: int) -> None:
         """Discard the row."""
+        # Rows that have reached their minimum were removed by `append`.
         self._ends.pop(row, None)
 
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
@@ -75,6 +77,7 @@ class MinTokens:
         rows = rows.cpu()
         missing = self._missing[rows] - 1
         self._missing[rows] = missing
+        # A row reaches 0 once; beyond its minimum its number is negative.
         if not bool(missing.all()):
             for row in rows[missing == 0].tolist():
                 del self._ends[row]

@@ -90,6 +90,7 @@ class Penalties:
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Penalize, in place."""
+        # On a GPU, one launch instead of a dozen operations.
         if self._penalise is not None:
             self._penalise(logits, index, rows, self._columns())
             return

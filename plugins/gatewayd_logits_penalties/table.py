@@ -32,6 +32,7 @@ class RowTable:
         """Allocate a line of zeros for a row; return it, shape ``[vocab_size]``."""
         if not self._free:
             old = len(self.data)
+            # Doubled, up to a line for every row.
             new = min(max(1, old), len(self._line_of) - old)
             self.data = torch.cat([self.data, self.data.new_zeros(new, self.data.shape[1])])
             self._free.extend(range(old + new - 1, old - 1, -1))

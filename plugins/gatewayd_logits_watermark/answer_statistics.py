@@ -58,9 +58,13 @@ class AnswerStatistics:
 
     def advance(self, token: int) -> None:
         """Add a generated token."""
+        # As in ``detect``: what a detector does not score must not count here.
         if self._num_tokens >= self._width and token not in self.seen:
+            # A new list, because the processor still refers to the one returned before.
             self._seen_after[self.digest] = [*self.seen, token]
             multiplier, addend = _DIGEST.unpack(self.digest)
+            # The signed comparison of ``is_green`` in Python's integers, with both sides shifted by
+            # 2**31.
             value = (multiplier | 1) * self._numbers[token] + addend + 2**31
             self._surplus += (value & _MASK < self._green) - self._gamma
         self._num_tokens += 1

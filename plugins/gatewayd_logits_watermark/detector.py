@@ -66,6 +66,7 @@ def detect(tokens: Sequence[int], key: bytes, gamma: float, context: int) -> Det
     pairs = np.unique(np.lib.stride_tricks.sliding_window_view(ids, context + 1), axis=0)
     before, lists = np.unique(pairs[:, :-1], axis=0, return_inverse=True)
     hasher = Hasher(key)
+    # Ids of eight bytes, as ``AnswerStatistics`` hashes them.
     multipliers, addends = split(b"".join(hasher(one.tobytes()) for one in before))
     lists = lists.reshape(-1)
     green = is_green(multipliers[lists], addends[lists], pairs[:, -1], gamma)

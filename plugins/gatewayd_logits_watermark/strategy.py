@@ -83,6 +83,7 @@ class Watermark:
         statistics = self._statistics[row] = AnswerStatistics(
             hasher, context, config.gamma, self._number_of
         )
+        # A preempted sequence comes back with its answer so far.
         for token in output.tolist():
             statistics.advance(token)
         self._choose([row], [statistics])

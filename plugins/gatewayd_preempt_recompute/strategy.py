@@ -30,5 +30,6 @@ class Recompute:
 
     def victim(self, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
         """Choose the newest of the lowest class; among equals, the one admitted last."""
+        # The sort is stable, and candidates are in order of admission.
         order = np.lexsort((view.arrival[candidates], view.priority[candidates]))
         return Victim(int(candidates[order[-1]]), PreemptionMode.RECOMPUTE)

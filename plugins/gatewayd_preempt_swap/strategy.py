@@ -52,12 +52,14 @@ class Swap:
         """Number of tokens from which swapping pays; 0 before it is measured, infinite if never."""
         costs = self._costs
         gain = costs.token_seconds - costs.page_seconds / self._page_size
+        # Not measured yet: the first victim is swapped, to measure it.
         if not costs.swap_seconds and not costs.page_seconds:
             return 0.0
         return costs.swap_seconds / gain if gain > 0 else math.inf
 
     def victim(self, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
         """Choose the newest of the lowest class; among equals, the one admitted last."""
+        # The sort is stable, and candidates are in order of admission.
         order = np.lexsort((view.arrival[candidates], view.priority[candidates]))
         slot = int(candidates[order[-1]])
         return Victim(slot, self._mode(int(view.num_computed[slot])))

@@ -94,8 +94,10 @@ class HashChain:
         """
         self._extend(trail, tokens)
         taken: list[int] = []
+        # Vectorized, as most pages of a growing sequence are mapped already.
         for i in np.flatnonzero(~self._is_mapped[pages]).tolist():
             digest = trail[i + 1]
+            # Another page has this content; this one stays the sequence's own.
             if digest in self._page_of:
                 continue
             page = int(pages[i])

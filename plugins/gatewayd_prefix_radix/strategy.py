@@ -95,11 +95,13 @@ class Radix:
         while node is not None:
             rest = tokens[len(found) * size :]
             child = node.find(rest[:size])
+            # No cached page has all of the next tokens; the closest one may have the first of them.
             if child is None or child.pages[0] == HOLE:
                 page, common = node.closest(rest[:size])
                 return _ending(found, size, page, common)
             common = common_length(rest, child.tokens)
             whole = child.pages[: common // size]
+            # Pages after a hole are valid, but useless until it is filled: KV must be contiguous.
             holes = np.flatnonzero(whole == HOLE)
             if len(holes):
                 found += whole[: holes[0]].tolist()
@@ -139,6 +141,8 @@ class Radix:
             whole = common_length(rest, child.tokens) // size
             taken += self._fill(child, pages[done : done + whole])
             done += whole
+            # The sequence diverges within the run, and goes on: what it does not share becomes a
+            # child.
             if whole < len(child.pages) and done < len(pages):
                 self._split(child, whole)
             node = child
@@ -151,6 +155,7 @@ class Radix:
             return
         self._node_of[page] = _NO_NODE
         node.pages[self._index_of[page] - node.start] = HOLE
+        # A leaf must not end with holes: no match can use them.
         while node.parent is not None and not node.children and node.pages[-1] == HOLE:
             there = np.flatnonzero(node.pages != HOLE)
             if len(there):
@@ -161,9 +166,11 @@ class Radix:
             del self._nodes[node.number]
             node = parent
         if node.parent is not None:
+            # Only a root may have a single child, so a path has no more nodes than divergences.
             if len(node.children) == 1:
                 self._join(node)
         elif not node.children:
+            # Nothing is cached for this salt: roots of tenants that left must not accumulate.
             del self._nodes[node.number]
             del self._roots[self._salts.pop(node.number)]
 
@@ -227,6 +234,7 @@ class Radix:
         tail.keys, tail.children = node.keys, node.children
         for child in tail.children:
             child.parent = tail
+        # Without holes, as index -1 would be the last page of the pool.
         self._node_of[tail.pages[tail.pages != HOLE]] = tail.number
         self._shorten(node, length)
         node.keys, node.children = [], []
@@ -235,6 +243,7 @@ class Radix:
     def _join(self, node: RadixNode) -> None:
         """Merge a node with its only child."""
         (child,) = node.children
+        # Without holes, as index -1 would be the last page of the pool.
         self._node_of[child.pages[child.pages != HOLE]] = node.number
         node.tokens = np.concatenate((node.tokens, child.tokens))
         node.pages = np.concatenate((node.pages, child.pages))

@@ -74,6 +74,7 @@ class RadixNode:
         key = key_of(tokens)
         at = bisect_left(self.keys, key)
         best = HOLE, 0
+        # From where the tokens would be inserted, up and down.
         for order in (range(at, len(self.keys)), range(at - 1, -1, -1)):
             for index in order:
                 common = _common_tokens(key, self.keys[index])

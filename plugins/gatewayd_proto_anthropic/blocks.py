@@ -54,4 +54,5 @@ def _input(text: str) -> dict[str, Any]:
         value = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError:
         value = None
+    # The key that Anthropic's documentation uses for invalid arguments.
     return value if isinstance(value, dict) else {"INVALID_JSON": text}

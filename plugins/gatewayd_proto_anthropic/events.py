@@ -13,6 +13,7 @@ from gatewayd_hooks.protocols import ChatAnswer, Delta, Usage
 _encode = msgspec.json.Encoder().encode
 
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
+# Frequent events are formatted from templates, around the encoded text alone.
 _TEXT = (
     b"event: content_block_delta\n"
     b'data: {"type":"content_block_delta","index":%d,"delta":{"type":"text_delta","text":%b}}\n\n'
@@ -143,6 +144,7 @@ class Events:
         self._open = what
         self._index += 1
         found += event("content_block_start", index=self._index, content_block=block)
+        # Anthropic's streams have a ping after the first block begins.
         return found if self._index else found + PING
 
     def _close_block(self) -> bytes:

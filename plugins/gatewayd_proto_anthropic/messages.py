@@ -84,11 +84,13 @@ def _user(message: UserMessage, place: str) -> list[_Placed]:
                 {
                     "role": "tool",
                     "tool_call_id": block.tool_use_id,
+                    # A chat completion has no field for failed calls.
                     "content": f"Error: {text}" if block.is_error else text,
                 },
                 AnthropicTurn(f"{place}.content[{at}]"),
             )
         )
+    # A message without any blocks stays a message.
     if texts or not found:
         found.append(({"role": "user", "content": "\n".join(texts)}, AnthropicTurn(place)))
     return found
@@ -124,6 +126,7 @@ def _combined(messages: list[_Placed]) -> list[_Placed]:
     found: list[_Placed] = []
     for message, turn in messages:
         last = found[-1][0] if found else {}
+        # Messages with tool calls, results or reasoning stay separate.
         plain = {"role", "content"}
         if message["role"] == last.get("role") and message.keys() == last.keys() == plain:
             last["content"] = f"{last['content']}\n{message['content']}"

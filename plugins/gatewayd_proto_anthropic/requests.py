@@ -54,6 +54,7 @@ def convert_request(fields: dict[str, Any], *, counts: bool = False) -> Anthropi
     request, ignored = check(table, fields)
     messages, turns = messages_of(request)
     body: dict[str, Any] = {"model": request.model, "messages": messages}
+    # Prefill: the answer continues the last message of the assistant.
     if messages[-1]["role"] == "assistant":
         body["continue_final_message"] = True
     if isinstance(request, MessagesRequest):
@@ -63,6 +64,7 @@ def convert_request(fields: dict[str, Any], *, counts: bool = False) -> Anthropi
     if request.tool_choice is not None:
         _add_choice(request.tool_choice, body)
     form = _add_output(request, body)
+    # `fast` overrides the tier; `standard` counts only without one.
     is_by_speed = request.speed is not None and (
         request.speed == "fast" or "service_tier" not in body
     )

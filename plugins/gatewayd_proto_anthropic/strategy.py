@@ -134,6 +134,8 @@ async def _stream(
         with converted.error_fields.translated():
             async for delta in answer:
                 found = events.encode_parts(delta.parts)
+                # With the first output, as an error before the first event still determines the
+                # status.
                 if before is None:
                     found = before = events.opening() + found
                 if delta.finish_reason is not None:
@@ -141,6 +143,7 @@ async def _stream(
                 if found:
                     yield found
     finally:
+        # Also when the client disconnects, which ends the generation.
         answer.close()
 
 

@@ -25,6 +25,7 @@ _TAIL = b'},"done":false}\n'
 
 def now() -> str:
     """Return the time as Go formats it, with nanoseconds."""
+    # Each line of a stream has a time: only the nanoseconds are formatted for each.
     seconds, rest = divmod(time.time_ns(), _NANO)
     return f"{_second(seconds)}.{rest:09d}Z"
 
@@ -150,6 +151,7 @@ class Lines:
             "done": True,
             "done_reason": "length" if last.finish_reason == "length" else "stop",
             "total_duration": round(timing.total * _NANO),
+            # The model is loaded already; the time in the queue is what precedes the prefill here.
             "load_duration": round(timing.queue * _NANO),
             "prompt_eval_count": usage.prompt_tokens,
             "prompt_eval_duration": round(timing.prefill * _NANO),

@@ -103,6 +103,7 @@ def _row(name: str, model: ServedModel) -> Fields:
         "name": shown_name,
         "model": shown_name,
         "modified_at": stamp(model.created),
+        # An estimate: quantized weights take less.
         "size": model.num_parameters * _BYTES.get(model.dtype, 2),
         "digest": sha256(
             f"{name} {model.architecture} {model.num_parameters}".encode()

@@ -106,6 +106,7 @@ def convert_generate(fields: Fields, *, can_chat: bool) -> OllamaRequest:
         for name in ("enable_thinking", "reasoning_effort"):
             body.pop(name, None)  # only for a template
         top = body.pop("top_logprobs", 0)
+        # In a text completion `logprobs` is the number of alternatives.
         if body.pop("logprobs", False):
             body["logprobs"] = top
         return OllamaRequest(body, ignored, thinks, is_raw=True)
@@ -166,6 +167,7 @@ def _messages(messages: Sequence[OllamaMessage]) -> list[Fields]:
 def _calls(calls: Sequence[OllamaToolCall], message: int) -> list[Fields]:
     return [
         {
+            # Ollama's clients need not send ids, which chat completions require.
             "id": call.id or f"call_{message}_{at}",
             "type": "function",
             "function": {

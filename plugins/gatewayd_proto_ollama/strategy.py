@@ -180,11 +180,13 @@ async def _stream(
                 content = reader.read(delta.parts, is_last=is_last)
                 found = lines.line(content, delta.logprobs)
                 if is_last:
+                    # The last line has no content, only the totals.
                     end = lines.answer(Reader().read((), is_last=True)) | lines.end(answer, delta)
                     found += _encode(end) + b"\n"
                 if found:
                     yield found
     finally:
+        # Also when the client disconnects, which ends the generation.
         answer.close()
 
 

@@ -30,6 +30,7 @@ def embedding(gateway: Gateway) -> Handler:
         name = models.resolve(gateway, table.model)
         body: Fields = {"model": name, "input": table.input or []}
         if table.truncate is not False:
+            # -1 is the context's length.
             body["truncate_prompt_tokens"] = -1
         if table.dimensions:
             body["dimensions"] = table.dimensions

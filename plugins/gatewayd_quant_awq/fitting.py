@@ -45,8 +45,10 @@ def _factors(site: Site, group_size: int) -> torch.Tensor | None:
     weights = _importance(site.weights, group_size).clamp_(min=_LEAST)
     best, least = None, site.loss([_dense(nearest(w, group_size, BITS)) for w in site.weights])
     for step in range(_STEPS):
+        # A grid search between weighting columns by the weights alone, at 0, and by their inputs.
         part = step / _STEPS
         wanted = (inputs**part / weights ** (1 - part)).clamp_(min=_LEAST)
+        # The largest and the smallest factor become reciprocal, as in AutoAWQ.
         wanted /= (wanted.max() * wanted.min()).sqrt()
         factors = site.foldable(wanted)
         loss = site.loss(
@@ -74,11 +76,13 @@ def _narrowed(weight: torch.Tensor, gram: torch.Tensor, group_size: int) -> Grou
     kept = spanning(low, high, BITS)
     lost = _wide(kept).values(_wide(kept).codes(groups)) - groups
     for _ in range(_PASSES):
+        # Coordinate descent: each group is optimized while the errors of the others are fixed.
         for index in range(groups.shape[1]):
             part = slice(index, index + 1)
             columns = slice(index * groups.shape[2], (index + 1) * groups.shape[2])
             lost[:, index] = 0.0
             group = _Group(groups[:, index], gram[columns, columns], lost, gram[:, columns])
+            # The present grid is a candidate, so that no pass makes a group worse.
             group.try_grid(Grid(kept.scales[:, part], kept.zeros[:, part], BITS))
             for one in _WIDTHS:
                 for other in _WIDTHS:
@@ -116,6 +120,8 @@ class _Group:
     def try_grid(self, grid: Grid) -> None:
         """Use a grid, of shape ``[rows, 1]``, in the rows where it is better than any before."""
         lost = grid.values(grid.codes(self._numbers)).sub_(self._numbers)
+        # The group's part of the output error: e G e + 2 o G e, with the errors o of the other
+        # groups.
         energy = ((lost @ self._gram).add_(self._cross_term)).mul_(lost).sum(1, keepdim=True)
         is_better = energy < self._least
         self._least = torch.where(is_better, energy, self._least)

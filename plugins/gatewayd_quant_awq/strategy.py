@@ -73,6 +73,7 @@ class Awq:
         Raises:
             ValueError: the name of an unquantized matrix is a part of another's name.
         """
+        # Readers look for these names anywhere in the name of a matrix.
         for part in plain:
             for name in packed:
                 if part in name:
@@ -160,5 +161,6 @@ def _unpacked(words: torch.Tensor) -> torch.Tensor:
 def _packed(codes: torch.Tensor) -> torch.Tensor:
     """Invert ``_unpacked``."""
     some = codes.t().reshape(codes.shape[1], -1, _IN_A_WORD)[..., _ORDER]
+    # Two codes per byte, the first in its low half, and four bytes per little-endian word.
     words = some[..., ::2] | some[..., 1::2] << _BITS
     return words.flatten().view(torch.int32).view(len(some), -1)

@@ -101,11 +101,13 @@ class WeightForm:
             codes = _unpacked(take("weight_packed"), self.bits)[:, : matrix.columns].contiguous()
         else:
             codes = take("weight")
+            # In e4m3 a NaN has all bits but the sign set.
             if self.format == FLOAT and bool((codes.view(torch.uint8) & 127 == 127).any()):
                 raise ValueError("weight contains a NaN")
         made = GroupedWeight(codes, scales, None, self.bits, group_of)
         if zeros is None:
             return made._replace(activations=self.inputs)
+        # With 16-bit scales the product of a zero point and a scale is exact in float32.
         if stored.dtype != torch.float32:
             return made._replace(offsets=-zeros.float() * scales)
         return _without_zeros(made, zeros)
@@ -146,6 +148,7 @@ class WeightForm:
                     f"weight_g_idx[{at}] is {int(index[at])}; there are {groups} groups"
                 )
             return index
+        # With a shorter last group the group of a column does not follow from their number.
         if groups == 1 or matrix.columns % self.columns == 0:
             return None
         return torch.arange(matrix.columns, dtype=torch.int32) // self.columns
@@ -158,6 +161,7 @@ def _without_zeros(weight: GroupedWeight, zeros: torch.Tensor) -> torch.Tensor |
     if group_of is None:
         group_of = torch.arange(columns, dtype=torch.int32) // (columns // zeros.shape[1])
     index = group_of.long()
+    # Differences of 4-bit codes fit in 8 bits, those of 8-bit codes do not.
     if weight.bits == 4:
         return weight._replace(codes=weight.codes - zeros[:, index], bits=8)
     return (weight.codes.float() - zeros[:, index].float()) * weight.scales[:, index]
@@ -170,6 +174,7 @@ def _words(codes: int, bits: int) -> int:
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Unpack words int32 ``[n, m]`` to codes int8 ``[n, m * 32 / bits]``, low bits first."""
     some = words.flatten().view(torch.uint8).view(len(words), -1)
+    # Codes are stored with an offset of 2**(bits - 1); for 8 bits that is the top bit.
     if bits == 8:
         return (some ^ 128).view(torch.int8)
     return torch.stack((some & 15, some >> 4), -1).flatten(1).view(torch.int8) - 8

@@ -53,4 +53,5 @@ class Nvfp4:
         packed = take("weight_packed")
         nibbles = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
         table = torch.tensor([*_DOUBLED, *(-each for each in _DOUBLED)], dtype=torch.int8)
+        # Codes are doubled, so scales are halved.
         return GroupedWeight(table[nibbles.int()], scales * 0.5)

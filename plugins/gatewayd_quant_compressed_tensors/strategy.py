@@ -81,6 +81,7 @@ def _form(group: Fields, outer: str) -> WeightForm | Nvfp4:
     if weights is None:
         raise group.refused("weights", "is missing: it says how they are stored")
     weights.tell_unknown(_KNOWN_OF_WEIGHTS)
+    # Only activations are quantized while the model runs.
     weights.one_of("dynamic", (False, None), False)
     if format_ == NVFP4:
         weights.one_of("type", ("float",))

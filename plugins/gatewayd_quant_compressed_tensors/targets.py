@@ -12,6 +12,7 @@ _EVERY = "Linear"
 _LONGEST = 200
 _MOST_REPEATS = 6
 """Checkpoints are untrusted: their patterns must not take hours to match."""
+# A repetition of a group, or a reference to one, may backtrack exponentially.
 _IS_COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
 
 

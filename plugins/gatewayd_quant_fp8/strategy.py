@@ -89,6 +89,7 @@ class Fp8Quantizer:
         Raises:
             ValueError: a number is not finite.
         """
+        # One pass without a temporary of the weight's size, which `abs` would need.
         least, most = torch.aminmax(weight, dim=1, keepdim=True)
         scales = torch.maximum(most, -least).div_(_LARGEST)
         if not scales.isfinite().all():
@@ -157,6 +158,7 @@ class Fp8Scheme:
         """See ``Scheme``: matrices of layers are FP8, except routers of experts."""
         name = matrix.name
         is_plain = any(_has(name, part) for part in self.plain)
+        # `.gate` is a router of experts, in contrast to `gate_proj`.
         if is_plain or ".layers." not in name or name.endswith(".gate"):
             return None
         shapes: tuple[tuple[int, ...], ...] = (*_SCALARS, (matrix.rows, 1))
@@ -190,6 +192,7 @@ class Fp8Scheme:
             if matrix.columns % columns and scales.shape[1] > 1:
                 group_of = torch.arange(matrix.columns, dtype=torch.int32) // columns
         codes = take("weight")
+        # In e4m3 a NaN has all bits but the sign set.
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight contains a NaN")
         # With blocks inputs are quantized group by group, otherwise row by row.

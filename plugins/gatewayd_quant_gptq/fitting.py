@@ -64,6 +64,7 @@ class Rounding:
         if not self.is_ordered:
             return made(codes, grid)
         back = order.argsort()
+        # Groups are of columns adjacent in that order, and so scattered in the matrix.
         group_of = torch.div(back, self._size(columns), rounding_mode="floor").to(torch.int32)
         return made(codes[:, back], grid, group_of)
 
@@ -83,13 +84,17 @@ class Rounding:
             end = min(begin + block, columns)
             lost = rest.new_empty((rows, end - begin))
             for column in range(begin, end):
+                # A group's grid spans its columns as compensated so far.
                 if column % size == 0:
                     grids.append(self._grid(rest[:, column : column + size]))
                 here = rest[:, column : column + 1]
                 codes[:, column : column + 1] = code = grids[-1].codes(here)
+                # The optimal update of the remaining columns: the error times a row of the Cholesky
+                # factor.
                 error = (here - grids[-1].values(code)).div_(spread[column, column])
                 rest[:, column:end].addmm_(error, spread[column : column + 1, column:end], alpha=-1)
                 lost[:, column - begin] = error[:, 0]
+            # Later columns get the errors of the whole block in one product (lazy batch updates).
             rest[:, end:].addmm_(lost, spread[begin:end, end:], alpha=-1)
         scales, zeros = (torch.cat(parts, 1) for parts in zip(*(g[:2] for g in grids), strict=True))
         return codes, Grid(scales, zeros, self.bits)
@@ -106,6 +111,8 @@ class Rounding:
 def _spread(gram: torch.Tensor, damping: float) -> torch.Tensor | None:
     """Return the upper Cholesky factor of the inverse; None if there is none."""
     mean = gram.diagonal().mean()
+    # With few calibration rows the Gram matrix is singular: each attempt damps it ten times as
+    # much.
     for attempt in range(_ATTEMPTS):
         damped = gram.clone()
         damped.diagonal().add_(damping * 10**attempt * mean)

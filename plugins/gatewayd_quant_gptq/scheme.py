@@ -98,6 +98,7 @@ class GptqScheme:
         inside = inside.partition(".")[2]
         if self.parts:
             return inside in self.parts
+        # The router of experts, in contrast to `gate_proj`.
         return inside.rpartition(".")[2] != "gate"
 
     def _groups(self, matrix: Matrix) -> int:
@@ -115,11 +116,13 @@ class GptqScheme:
         try:
             index = take("g_idx")
         except KeyError:
+            # Without `desc_act` the file need not have it.
             index = neighbours
         wrong = ((index < 0) | (index >= groups)).nonzero()
         if len(wrong):
             column = int(wrong[0])
             raise ValueError(f"g_idx[{column}] is {int(index[column])}; there are {groups} groups")
+        # Without an index more kernels can multiply it.
         if matrix.columns % min(size, matrix.columns) == 0 and torch.equal(index, neighbours):
             return None
         return index.contiguous()

@@ -55,6 +55,7 @@ def packed(weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype)
         zeros = _zeros(weight, middle)
         if zeros is None:
             return None
+        # Made unsigned; for 8 bits, flipping the sign bit adds 128 without a wider type.
         if codes.dtype == torch.int8:
             codes = (codes + middle).to(torch.uint8) if bits < 8 else codes.view(torch.uint8) ^ 128
         tensors["weight"] = pack(codes, bits)
@@ -74,6 +75,7 @@ def _zeros(weight: GroupedWeight, middle: int) -> torch.Tensor | None:
         return torch.full_like(scales, first, dtype=torch.uint8)
     # A group of zeros has no zero point.
     zeros = torch.where(scales == 0, 0.0, -offsets / scales).round()
+    # Exactly equal, or the kernel would multiply another matrix.
     if not torch.equal(-zeros * scales, offsets):
         return None
     zeros += first
@@ -95,6 +97,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         some = slice(begin, begin + step)
         apart = torch.unflatten(codes[some].to(torch.int32), 1, (-1, _WORD))
         made = apart.new_zeros((*apart.shape[:2], bits))
+        # 32 codes fill `bits` words, in which a code may straddle two.
         for place in range(_WORD):
             word, shift = divmod(place * bits, _WORD)
             made[..., word] |= apart[..., place] << shift

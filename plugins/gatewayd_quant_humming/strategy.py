@@ -72,6 +72,7 @@ class Humming:
         ):
             return False
         group_size = form.columns // form.groups
+        # Its kernels have groups of powers of two.
         if form.groups > 1 and (group_size < _LEAST_GROUP or group_size & (group_size - 1)):
             return False
         if form.codes.is_floating_point:
@@ -105,6 +106,7 @@ class Humming:
         schema = self._described(
             made.dtype, made.group_size, has_zeros="zero_point" in made.tensors
         )
+        # The layer allocates its parameters on the default device.
         with torch.device(form.device):
             layer = self._layer(
                 shape_n=form.rows,

@@ -71,12 +71,16 @@ class Int4Quantizer:
             groups = torch.unflatten(weight[some], 1, (-1, self._size))
             least, most = torch.aminmax(groups, dim=-1)
             if offsets is None:
+                # Codes reach from -8 to 7: the largest magnitude is 7.5 steps, half a step from the
+                # last code of either sign.
                 size = _scale(torch.maximum(most, -least) / (_HALF - 0.5))
                 made = groups.div(size.unsqueeze(-1)).round_().clamp_(-_HALF, _HALF - 1)
             else:
                 # Zero is within the range: the offset is then at most 16 steps away from it.
                 least.clamp_(max=0.0)
                 size = _scale((most.clamp_(min=0.0) - least) / _STEPS)
+                # 4-bit kernels store the value of code 8 as bfloat16, so that is rounded, and the
+                # offset follows.
                 middle = (least + _HALF * size).bfloat16().float()
                 offset = offsets[some] = middle - _HALF * size
                 made = groups.sub(offset.unsqueeze(-1)).div_(size.unsqueeze(-1))
@@ -95,4 +99,5 @@ def _scale(steps: torch.Tensor) -> torch.Tensor:
     if not (steps <= _MOST).all():
         raise ValueError("it has numbers that are not finite, or too large")
     bits = steps.clamp_min(_LEAST).view(torch.int32)
+    # A bfloat16 is the upper half of a float32; rounding down could leave numbers out of range.
     return ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32)

@@ -31,6 +31,7 @@ class Int8Quantizer:
         Raises:
             ValueError: a number is not finite.
         """
+        # One pass without a temporary of the weight's size, which `abs` would need.
         least, most = torch.aminmax(weight, dim=1, keepdim=True)
         scales = torch.maximum(most, -least) / _LARGEST
         if not scales.isfinite().all():

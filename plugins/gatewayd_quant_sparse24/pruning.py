@@ -54,6 +54,8 @@ def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
                 goes = torch.zeros_like(costs, dtype=torch.bool).scatter_(1, cheapest, value=True)
             gone = goes[:, place]
             error = torch.where(gone, rest[:, column], 0.0) / pivots[column]
+            # As in GPTQ: columns after it compensate the error, in the block now and behind it at
+            # its end.
             rest[:, column:end].addr_(error, spread[column, column:end], alpha=-1)
             rest[:, column].masked_fill_(gone, 0.0)  # removes rounding errors
             lost[:, column - begin] = error
@@ -64,6 +66,8 @@ def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
 def _spread(gram: torch.Tensor) -> torch.Tensor | None:
     """Return the upper Cholesky factor of the inverse, float32; None if there is none."""
     mean = gram.diagonal().mean()
+    # With few calibration rows the Gram matrix is singular: each attempt damps it ten times as
+    # much.
     for attempt in range(_ATTEMPTS):
         damped = gram.clone()
         damped.diagonal().add_(_DAMPING * 10**attempt * mean)

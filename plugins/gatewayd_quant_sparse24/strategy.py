@@ -90,6 +90,7 @@ def _stays(weight: torch.Tensor) -> torch.Tensor:
     sizes = torch.unflatten(weight, 1, (-1, _OF)).abs().unbind(-1)
     stay = []
     for place, size in enumerate(sizes):
+        # Counting larger ones needs no sort, and settles ties by position.
         larger = torch.zeros_like(size, dtype=torch.int8)
         for other, theirs in enumerate(sizes):
             if other != place:

@@ -66,6 +66,7 @@ class ThinkParser:
                 self._start, self._finder = None, MarkFinder([END], is_behind=True)
                 text = bare[len(BEGIN) :]
             elif BEGIN.startswith(bare):
+                # Also true for whitespace alone, after which the delimiter may still come.
                 self._start = text
                 return []
             else:

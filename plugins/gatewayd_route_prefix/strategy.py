@@ -40,6 +40,7 @@ class Prefix:
         idle = [
             replica.index for replica, load in zip(replicas, loads, strict=True) if load <= most
         ]
+        # Then hashing would not change the choice.
         if len(idle) == 1:
             return idle[0]
         beginning = request.cache_key.encode()

@@ -64,6 +64,7 @@ class BudgetDivision:
         tenants = view.tenant[slots]
         costs = self._accounting.costs_of(slots, needs, view) / counters.weights[tenants]
         is_prompt = needs > 1
+        # A waiting sequence counts as a prompt, even if all but one of its tokens are cached.
         is_prompt[num_running:] = True
         goes_behind = np.zeros(len(slots), bool)
         goes_behind[num_running:] = running_first
@@ -71,6 +72,7 @@ class BudgetDivision:
         order = np.lexsort((is_prompt, tenants))
         ahead = np.cumsum(costs[order]) - costs[order]
         first = np.flatnonzero(np.diff(tenants[order], prepend=-1))
+        # The cumulative cost restarts with each tenant.
         ahead -= np.repeat(ahead[first], np.diff(np.append(first, len(order))))
         begins = np.empty(len(slots))
         begins[order] = counters.levels[tenants[order]] + ahead
@@ -81,6 +83,7 @@ class BudgetDivision:
             is_far = counters.is_ahead(
                 tenants, int(lowest[counters.levels[lowest].argmin()]), self.lead
             )
+        # The last key is the primary one: see the class for the order.
         order = np.lexsort((begins, is_prompt, is_far, goes_behind))
         slots, needs, goes_behind = slots[order], needs[order], goes_behind[order]
         if self._active_tenants.has_several(view.now):
@@ -90,6 +93,7 @@ class BudgetDivision:
         reach = np.cumsum(needs)
         if reach[-1] <= view.token_budget:
             return Plan(slots, needs)
+        # The grant that exceeds the budget gets what is left of it.
         last = int(np.searchsorted(reach, view.token_budget))
         tokens = needs[: last + 1].copy()
         tokens[last] -= reach[last] - view.token_budget
@@ -108,6 +112,8 @@ class BudgetDivision:
         has_credit = self._counters.has_credit(view.tenant[slots])
         goes_first = is_prompt & has_credit & ~goes_behind
         crowd = is_prompt & ~has_credit
+        # No tenant with credit has a prompt: those of the others get a part of the step, which
+        # keeps it short for the next request of another tenant. See ADR 0029.
         if not goes_first.any():
             self._paused = 0
             limit = max(1, int(view.token_budget * share))

@@ -95,6 +95,7 @@ class Fair:
 
     def dequeue(self, slot: int) -> None:
         """Remove a waiting sequence that was admitted or has left."""
+        # The grant of an admitted sequence stays, to be charged in the next step.
         if self._view is None or slot not in self._view.running:
             self._accounting.remove_waiting(slot)
         self._leave(slot)
@@ -111,6 +112,7 @@ class Fair:
         """Choose the next step."""
         self._view = view
         lacks_pages = self._shortage.lasts(view)
+        # Charge what was computed since the last step, before levels are compared.
         waits = np.zeros(len(view.num_tokens), bool)
         waits[list(self._tenants)] = True
         running = view.running
@@ -120,6 +122,7 @@ class Fair:
             self._counters.fit(int(tenants.max()))  # another scheduler admitted them
         self._counters.charge(*self._accounting.settle(view, waits))
         in_batch = np.bincount(tenants, minlength=len(self._counters.levels))
+        # A tenant whose granted sequences found no pages wanted more than it got, too.
         unplaced = view.tenant[list(view.unplaced)].astype(np.int64)
         wanting = np.union1d(self._wanting, unplaced)
         self._counters.limit_credit(wanting, np.flatnonzero(in_batch), self._credit)
@@ -130,6 +133,7 @@ class Fair:
         if behind is not None:
             # Until the waiting sequence is admitted, tenants far ahead compute nothing.
             stays &= ~self._counters.is_ahead(tenants, behind, self._lead)
+            # The tenant for which others are preempted comes first, whatever it has in the batch.
             heads = [w._replace(level=-np.inf) if w.tenant == behind else w for w in heads]
         slots, needs = running[stays], needs[stays]
         places = view.max_running - len(running) + len(victims)
@@ -188,6 +192,7 @@ class Fair:
             if behind is None:
                 heappop(heap)
                 continue
+            # Its next sequence is as if this one were already charged.
             cost = uncached * config.prompt_cost + _HORIZON * config.answer_cost
             heapreplace(
                 heap, _Candidate(level + cost / float(counters.weights[tenant]), tenant, behind)
@@ -243,6 +248,7 @@ class Fair:
         wanting[view.tenant[view.running[~served]]] = True
         granted = view.num_computed[plan.slots] + plan.tokens
         is_cut = granted < view.num_tokens[plan.slots]
+        # For new ones the cached prefix, not a cut, may explain a grant below the prompt's length.
         is_cut[np.isin(plan.slots, new)] = False
         wanting[view.tenant[plan.slots[is_cut]]] = True
         content = set(plan.slots.tolist()) | set(view.held)

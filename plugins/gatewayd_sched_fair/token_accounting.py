@@ -88,10 +88,12 @@ class TokenAccounting:
         granted = self.granted[slots]
         reached = self._reached[slots]
         computed = np.where(runs[slots], view.num_computed[slots], reached + granted)
+        # What a new sequence has beyond its grant came from a cache, and is free.
         before = np.where(reached == _NEW, computed - granted, reached)
         served = np.where(waiting[slots], 0, np.maximum(computed - before, 0))
         costs = self._costs(slots, served, before)
         going = slots[runs[slots]]
+        # The furthest position ever: what is recomputed after a preemption is free.
         self._reached[going] = np.maximum(self._reached[going], view.num_computed[going])
         tenants = self._tenant[slots]
         self.granted[slots] = 0

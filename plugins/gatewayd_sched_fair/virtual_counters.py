@@ -40,6 +40,7 @@ class VirtualTokenCounters:
 
     def charge(self, tenants: NDArray[np.int32], costs: NDArray[np.float64]) -> None:
         """Add the cost of service to tenants, which may be repeated; both of shape ``[n]``."""
+        # Unlike `+=` with an index, it adds every entry of a repeated tenant.
         np.add.at(self.levels, tenants, costs / self.weights[tenants])
 
     def limit_credit(

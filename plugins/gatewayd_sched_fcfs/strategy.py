@@ -55,6 +55,7 @@ class Fcfs:
         """Choose the next step."""
         slots, tokens = self._running(view)
         more_slots, more_tokens = self._admissions(view, view.token_budget - int(tokens.sum()))
+        # In most steps nothing is admitted, and nothing is copied.
         if not more_slots:
             return Plan(slots, tokens)
         return Plan(
@@ -111,6 +112,8 @@ class Fcfs:
         def rank(slot: int) -> int:
             if self._waiting.is_front(slot) or view.arrival[slot] <= spared:
                 return -1 << 31
+            # The longest cached prefix first; the sort is stable, so equal ones stay in order of
+            # arrival.
             return view.uncached(slot) - int(view.num_tokens[slot])
 
         waiting = self._waiting.without(view.held)

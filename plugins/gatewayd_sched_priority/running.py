@@ -30,6 +30,7 @@ class Grants(NamedTuple):
         if self.total <= budget:
             return self
         reach = np.cumsum(self.tokens)
+        # The first grants up to the one that reaches the budget.
         count = int(np.searchsorted(reach, budget)) + 1 if budget else 0
         tokens = self.tokens[:count].copy()
         if count:

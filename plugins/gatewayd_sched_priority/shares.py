@@ -31,6 +31,7 @@ class Shares:
         start level with the others, without credit or debt for the idle time.
         """
         wanting = [level for level, b in zip(self.levels, backlogged, strict=True) if b]
+        # If all got what they wanted, all start level.
         floor = min(wanting) if wanting else max(self.levels)
         self.levels = [
             level if b else max(level, floor)

@@ -75,6 +75,7 @@ class WeightedClasses:
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
+        # A class whose granted sequences found no pages wanted more than it got.
         for slot, (number, _) in self._granted.items():
             if slot in view.unplaced:
                 self._backlogged[number] = True
@@ -89,6 +90,7 @@ class WeightedClasses:
         for number, grants in enumerate(served):
             self._shares.charge(number, grants.total)
             budgets[number] -= grants.total
+        # Waiting sequences are charged by `dequeue`, if the engine admits them.
         self._granted = {}
         for number, slot, uncached in candidates:
             tokens = min(uncached, budgets[number])

@@ -28,6 +28,7 @@ class SlotSet:
     def add(self, slot: int) -> None:
         """Add a slot; no effect if it is contained already."""
         place = len(self._places)
+        # A single lookup: the place of a contained slot is below the number of slots.
         if self._places.setdefault(slot, place) < place:
             return
         if place == len(self._slots):
@@ -41,6 +42,7 @@ class SlotSet:
             return
         last = len(self._places)
         if place < last:
+            # The last one moves into the gap, as the order does not matter.
             moved = int(self._slots[last])
             self._slots[place] = moved
             self._places[moved] = place

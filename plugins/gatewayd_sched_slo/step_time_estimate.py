@@ -28,9 +28,11 @@ class StepTimeEstimate:
         self._products = self._products * _FADING + tokens * seconds
         mean_tokens, mean_seconds = self._tokens / self._count, self._seconds / self._count
         variance = self._squares / self._count - mean_tokens**2
+        # A line through the origin, while all steps are about the same size.
         slope = mean_seconds / max(mean_tokens, 1.0)
         if variance > 1e-6 * mean_tokens**2:
             covariance = self._products / self._count - mean_tokens * mean_seconds
+            # Neither a negative time per token nor a negative fixed time.
             slope = min(slope, max(0.0, covariance / variance))
         self.token_seconds = slope
         self.step_seconds = max(0.0, mean_seconds - slope * mean_tokens)

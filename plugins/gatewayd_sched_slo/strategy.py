@@ -100,6 +100,7 @@ class LeastSlack:
         """Measure the duration of the last step, if any of its sequences still runs."""
         began, tokens, slots = self._last
         seconds = view.now - began
+        # If all have ended the engine may have been idle since, which is no part of the step.
         if tokens and seconds > 0 and len(np.intersect1d(slots, view.running)):
             self._step_time.record_step(tokens, seconds)
 
@@ -124,6 +125,7 @@ class LeastSlack:
         takes = step_time.token_seconds * needs + step_time.step_seconds * steps
         wanted = self._wanted(view, slots)
         slack = wanted - view.now - takes * self._config.margin
+        # Before the first measurement all can still meet their deadline.
         is_late = (slack < 0) & (takes > 0)
         return np.where(is_late, _LATE + wanted, slack)
 
@@ -133,6 +135,7 @@ class LeastSlack:
         if view.held:
             slots = slots[~np.isin(slots, list(view.held))]
         slack = self._slack(view, slots, view.num_tokens[slots])
+        # Before all others: their clients have part of an answer, and wait for the rest.
         if self._returned:
             slack[np.isin(slots, list(self._returned))] = -_LATE
         _put_first(view, slots, slack)
@@ -169,6 +172,8 @@ class LeastSlack:
         order = np.argsort(keys, kind="stable")
         is_late = keys[order] >= _LATE
         if is_late.any() and not is_late.all():
+            # Late prompts save their share of each step until it amounts to a whole one, which they
+            # get first.
             self._credit = min(self._credit + self._config.late_share * budget, 2.0 * budget)
             if self._credit >= budget:
                 order = np.concatenate([order[is_late], order[~is_late]])
@@ -176,6 +181,7 @@ class LeastSlack:
             self._credit = 0.0
         first_is_late = bool(keys[order[0]] >= _LATE) if len(order) else False
         num_begun = len(begun)
+        # The sort is stable: within both groups the order stays.
         if begun_first:
             order = order[np.argsort(order >= num_begun, kind="stable")]
         for at in order.tolist():
@@ -207,6 +213,7 @@ class LeastSlack:
         urgent = waiting[view.priority[waiting] == Priority.REALTIME]
         if view.held:
             urgent = urgent[~np.isin(urgent, list(view.held))]
+        # With free rows, only requests that found no pages need a victim.
         if len(running) < view.max_running:
             urgent = urgent[np.isin(urgent, list(view.unplaced))]
         if not len(urgent):

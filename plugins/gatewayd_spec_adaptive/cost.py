@@ -47,6 +47,7 @@ class StepCost:
             return
         ratio = min(seconds / (self._seconds[i] * self.slowness), _OUTLIER)
         factor = 1 + (_SLOWER if ratio > 1 else _FASTER) * (ratio - 1)
+        # Whether this size or the whole machine has changed cannot be told apart: both follow.
         self._seconds[i] *= factor
         self.slowness *= factor
 

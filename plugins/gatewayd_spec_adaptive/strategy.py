@@ -57,6 +57,7 @@ class Adaptive:
         rows = resources.max_running
         self._tried = np.zeros(rows)
         self._kept = np.zeros(rows)
+        # Optimistic at first, so that drafts are tried and measured.
         self._all_tried, self._all_kept = 4.0, 3.0
         # Fraction of requested drafts that the drafter delivered, by depth.
         self._came = np.ones(len(self._depths))
@@ -123,11 +124,14 @@ class Adaptive:
         gains = alpha[:, None] ** self._depths * comes
         gains[self._depths > limits[:, None]] = 0.0
         flat = gains.ravel()
+        # Gains of a row never increase with depth, and equal ones stay in order: the drafts before
+        # any point of this order are the first ones of each row.
         order = np.argsort(-flat, kind="stable")[: max(view.budget, 0)]
         order = order[flat[order] > 0.0]
         if not len(order):
             return np.zeros(n, np.int64)
         depth = order % most
+        # Entry i is for the first i drafts of the order; entry 0 is the step without drafts.
         kept = np.concatenate([[0.0], np.cumsum(flat[order])])
         came = np.concatenate([[0.0], np.cumsum(comes[depth])])
         seconds = self._step_cost.seconds(view.num_tokens + came)
@@ -142,6 +146,7 @@ class Adaptive:
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return some drafts for a few rows, to measure their acceptance and cost."""
         n = len(limits)
+        # Round-robin over the rows, so that each is measured at times.
         few = (self._turn + np.arange(min(n, _PROBED_ROWS))) % max(n, 1)
         self._turn += len(few)
         wanted = np.zeros(n, np.int64)

@@ -67,6 +67,7 @@ class Segment:
         while self.size + HEADER_BYTES <= end:
             header = os.pread(self._fd, HEADER_BYTES, self.size)
             fields = header[: _FIELDS.size]
+            # A torn record: writing was interrupted here, and nothing after it is complete.
             if len(header) < HEADER_BYTES or header[_FIELDS.size :] != _check(fields):
                 break
             magic, name, length, _ = _FIELDS.unpack(fields)
@@ -85,6 +86,7 @@ class Segment:
         """
         fields = _FIELDS.pack(_MAGIC, name, len(page), _digest(self._secret, name, page))
         record = Record(name, self.size + HEADER_BYTES, len(page))
+        # One write for the header and the page, in most cases.
         rest = memoryview(b"".join((fields, _check(fields), page)))
         at = self.size
         try:
@@ -104,6 +106,8 @@ class Segment:
         Raises:
             OSError: the device cannot read them.
         """
+        # Against `close` in another thread: the number of a closed descriptor may be reused at
+        # once.
         with self._lock:
             if self._fd < 0:
                 return None

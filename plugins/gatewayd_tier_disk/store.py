@@ -50,6 +50,7 @@ class Store:
         self._folder = folder
         self._size = size
         self._segment_size = min(_MOST_SEGMENT, size // _SEGMENTS)
+        # Before anything is read: another process may be appending.
         self._held = _lock(folder)
         self._index: dict[bytes, tuple[Segment, Record]] = {}
         self._segments: list[tuple[Segment, list[bytes]]] = []
@@ -71,6 +72,8 @@ class Store:
         names: list[bytes] = []
         self._segments.append((segment, names))
         for record in segment.recover():
+            # Segments are read in order of writing: the latest record of a page is the one that
+            # counts.
             self._index[record.name] = segment, record
             names.append(record.name)
 
@@ -102,6 +105,7 @@ class Store:
                 continue
             if not self._segments or self._segments[-1][0].size + needed > self._segment_size:
                 self._begin_segment()
+            # The segment being written stays, or nothing could be appended.
             while len(self._segments) > 1 and self._taken() + needed > self._size:
                 waiting.extend(self._drop_oldest())
             segment, names = self._segments[-1]
@@ -122,6 +126,7 @@ class Store:
         page = segment.read(record)
         if page is None:
             with self._change:
+                # The writer may have replaced it meanwhile.
                 if self._index.get(name) == found:
                     del self._index[name]
                     self.damaged += 1
@@ -155,6 +160,7 @@ class Store:
         left = []
         for name in self.spared.intersection(names):
             found = self._index.get(name)
+            # Read before the file is closed, and only if this is the record that counts.
             page = segment.read(found[1]) if found is not None and found[0] is segment else None
             if page is not None:
                 left.append((name, memoryview(page)))
@@ -204,6 +210,7 @@ def _secret(folder: Path) -> bytes:
     """Return the folder's secret; create one if there is none yet."""
     path = folder / "secret"
     with contextlib.suppress(FileNotFoundError):
+        # O_NONBLOCK, because opening a planted FIFO would wait for a writer.
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             secret = os.read(opened, _SECRET_BYTES + 1)
@@ -224,5 +231,6 @@ def _secret(folder: Path) -> bytes:
         os.fsync(made)
     finally:
         os.close(made)
+    # Atomic: after a crash there is a complete secret or none.
     new.rename(path)
     return secret

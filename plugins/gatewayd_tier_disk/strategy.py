@@ -131,6 +131,7 @@ class Disk:
         if len(self._writing) >= self._most:
             self.dropped += 1
             return []
+        # The caller overwrites its array after the call.
         self._writing[name] = page.copy()
         self._to_write.put(name)
         return []
@@ -157,6 +158,7 @@ class Disk:
         store = self._opened
         for key, page in pages:
             left = deadline - time.monotonic()
+            # More than fit together would evict each other, the most useful ones first.
             if left <= 0 or len(store.spared) >= store.room(page.nbytes):
                 break
             # Before it is looked up: pages written now must not evict it.
@@ -196,6 +198,7 @@ class Disk:
         written is not counted if there is no room to hold it.
         """
         names = [self._opened.name(key) for key in keys]
+        # Not evictable any more, so that no page of this query takes the room of another.
         for name in names:
             self._had.pop(name, None)
         for i, name in enumerate(names):
@@ -222,6 +225,7 @@ class Disk:
 
         Return whether there was one.
         """
+        # A copy of the keys, as the reader adds pages meanwhile.
         other = next((name for name in list(self._ahead) if name not in wanted), None)
         if other is None:
             return False
@@ -250,6 +254,7 @@ class Disk:
             page = self._writing[item]
             if not self._guarded(lambda name=item, page=page: store.append(name, page.data)):  # type: ignore[misc]
                 self.dropped += 1
+            # After it is in the store, so that it is always found in one of the two.
             del self._writing[item]
         self._guarded(store.sync)
         store.close()
@@ -268,6 +273,7 @@ class Disk:
                     self._ahead[name] = np.frombuffer(page, np.uint8)
 
             self._guarded(read)
+            # Last, so that the page counts as either being read or in memory, never as neither.
             self._fetching.pop(name, None)
 
     def _guarded(self, work: Callable[[], None]) -> bool:

@@ -67,9 +67,11 @@ class Host:
             self._places[key] = self._used
             self._used += 1
             return []
+        # Pages in use were moved to the end when they were returned, so the search is short.
         oldest = next((key for key in self._places if key not in self._pins), None)
         if oldest is None:
             return []
+        # Into the spare slot, so that the evicted page stays valid in its own, the next spare one.
         self._page(self._spare)[:] = page
         self._places[key] = self._spare
         self._spare = self._places.pop(oldest)

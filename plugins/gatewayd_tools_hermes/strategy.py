@@ -95,6 +95,7 @@ class HermesParser:
     def _read_object(self, call: CallObject, text: str, parts: list[Part]) -> str:
         parts += call.feed(text)
         if call.is_broken:
+            # The delimiter was part of the text.
             parts.append(Text(BEGIN + call.raw))
             self._object, self._finder = None, MarkFinder([BEGIN])
             return call.rest
@@ -112,6 +113,7 @@ class HermesParser:
         elif END.startswith(text):
             self._behind = text
             return ""
+        # No end delimiter follows, or it was read: the rest is text or another call.
         self._behind, self._finder = None, MarkFinder([BEGIN], is_behind=True)
         return text
 

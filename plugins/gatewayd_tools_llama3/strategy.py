@@ -105,9 +105,11 @@ class Llama3Parser:
         """Look for a brace, a delimiter before it, or after a call for a separator."""
         bare = text.lstrip()
         is_behind_call = self._num_calls > 0 and not self._before
+        # More text decides between a call, a delimiter and plain text.
         if not bare or (not self._before and bare != TAG and TAG.startswith(bare)):
             self._start = text
             return ""
+        # A second delimiter, or one after a separator, is text.
         if bare.startswith(TAG) and not self._before:
             self._start, self._before = "", TAG
             return bare[len(TAG) :]
@@ -118,9 +120,11 @@ class Llama3Parser:
         if bare.startswith("{"):
             self._object = CallObject(self._num_calls, self._names)
             if not is_behind_call:
+                # This whitespace is text as well, if the object turns out not to be a call.
                 self._before += text[: len(text) - len(bare)]
             return bare
         self._end_calls(parts, self._before)
+        # Whitespace after a call is dropped with its delimiter; before text it is text.
         return bare if self._num_calls and not self._before else text
 
     def _read_object(self, call: CallObject, text: str, parts: list[Part]) -> str:

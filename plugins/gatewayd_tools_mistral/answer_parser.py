@@ -47,6 +47,7 @@ class MistralParser:
         self._raw += text
         bare = self._raw.lstrip()
         if bare.startswith("["):
+            # Up to the bracket: should the list be no calls, this is emitted as text again.
             self._raw = self._raw[: len(self._raw) - len(bare) + 1]
             return self._begin_object(bare[1:])
         found = _HEAD.match(bare)
@@ -92,6 +93,7 @@ class MistralParser:
         text = text.lstrip()
         if text.startswith(","):
             return self._begin_object(text[1:])
+        # Anything else ends the list, even if its bracket is missing.
         if text:
             self._finder, self._state = MarkFinder([BEGIN], is_behind=True), self._text
         return text.removeprefix("]")

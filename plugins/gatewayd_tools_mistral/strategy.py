@@ -49,6 +49,7 @@ class Mistral:
         """Return nine letters or digits: templates reject other ids."""
         if _ID.fullmatch(unique):
             return unique
+        # 64 bits of a hash, of which the nine lowest digits to the base 62 are used.
         number = int.from_bytes(hashlib.sha256(unique.encode()).digest()[:8], "big")
         made = ""
         for _ in range(9):

@@ -134,7 +134,9 @@ class Console(App[None]):
         wait = _FIRST_RETRY
         while True:
             try:
+                # Started again by every change of the interval: the worker is exclusive.
                 async for snapshot in self.source.snapshots(self.interval):
+                    # Reset by a snapshot, not by a connection: a daemon may accept one and fail.
                     wait = _FIRST_RETRY
                     self.post_message(SnapshotArrived(snapshot))
                 return  # a recording that has been played
@@ -145,6 +147,7 @@ class Console(App[None]):
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         """Update the state with a snapshot."""
+        # Also while the display is frozen, so that the history has no gap.
         self._state = advance(self._state, message.snapshot)
         if self._recorder is not None:
             self._record(self._recorder, message.snapshot)
@@ -157,11 +160,13 @@ class Console(App[None]):
 
     def page(self) -> ConsoleScreen | None:
         """Return the open screen, below dialogs."""
+        # Dialogs are above it on the stack, and must not hide it from new snapshots.
         below = next(iter(self._screen_stack), None)
         return below if isinstance(below, ConsoleScreen) and below.is_mounted else None
 
     async def run_command(self, name: str, action: str | None) -> None:
         """Open a screen and run one of its actions."""
+        # Awaited, since the action is looked up on the screen that is open then.
         await self.switch_mode(name)
         if action is not None:
             await self.run_action(action, self.screen)
@@ -235,6 +240,7 @@ class Console(App[None]):
         if snapshot is None:
             return
         name = time.strftime("gatewayd-%Y%m%d-%H%M%S.jsonl", time.localtime(snapshot.unix))
+        # The working directory is the server's, not that of the browser's user.
         if self.is_web:  # the browser saves it
             text = StringIO(line_of(snapshot).decode())
             self.deliver_text(text, save_filename=name)
@@ -260,6 +266,7 @@ class Console(App[None]):
 
     def _bind_added(self) -> None:
         """Bind the keys of plugins that are not taken."""
+        # The console's own keys come first, then panels, then actions in their order.
         used = set(taken_keys(type(self)))
         for page in self.pages[len(self.PAGES) :]:
             if page.KEY:

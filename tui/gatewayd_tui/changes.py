@@ -67,6 +67,7 @@ def unique_id(row: Named) -> str:
 
 def has_id(row: Named, request: str) -> bool:
     """Whether one of the row's ids equals ``request``."""
+    # Either one, since `x-request-id` is chosen by clients, and `request_id` may be missing.
     return request in (row.id, row.request_id)
 
 
@@ -204,6 +205,7 @@ def set_limits(values: Mapping[str, Any]) -> Change:
 
 
 def _part(name: str) -> str:
+    # Names of models may have slashes, which would name another route.
     return quote(name, safe="")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+# On encoded JSON, before it is decoded: escapes as well as raw bytes. The group `kept` comes
+# first and consumes an escaped backslash whole, so that what follows is no escape.
 _SHOWN = re.compile(
     rb"(?P<kept>"
     rb'"owners":\s*"(?:[^"\\]|\\.)*"'  # numbers encoded as characters, never written to a terminal

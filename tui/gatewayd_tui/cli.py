@@ -89,10 +89,12 @@ def tui(
             "--theme": theme,
             "--interval": interval,
         }
+        # The console of each page is a process of its own, with these arguments.
         words = [str(w) for name, each in given.items() if each is not None for w in (name, each)]
         words += [word for name in plugin or [] for word in ("--plugin", name)]
         _serve([*words, *(["--read-only"] if read_only else [])], host, port, public_url)
         return
+    # Imported late: `--help` needs none of Textual.
     from gatewayd_tui.app import Console
     from gatewayd_tui.discovery import NoSocket, find_plugins
     from gatewayd_tui.extensions import load
@@ -157,6 +159,7 @@ def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snaps
     """Iterate over the source's snapshots synchronously; a lost connection ends the command."""
     from gatewayd_tui.client import DaemonUnreachable
 
+    # One loop for all snapshots, to which the connection belongs.
     with asyncio.Runner() as runner:
         try:
             if once:
@@ -182,6 +185,7 @@ def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> 
 
     if snapshot is not None:
         try:
+            # Read here, so that an unreadable recording is an error of the command.
             next(read(snapshot))
         except DaemonUnreachable as error:
             _fail(str(error))

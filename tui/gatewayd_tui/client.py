@@ -82,6 +82,7 @@ class DaemonSource:
 
     async def snapshots(self, interval: float) -> AsyncIterator[Snapshot]:
         """Iterate over the daemon's snapshot stream."""
+        # A stream has no end, but is never silent for longer than its interval.
         timeout = aiohttp.ClientTimeout(total=None, sock_read=interval + _SILENCE)
         route = f"/admin/stream?interval={interval:g}"
         try:
@@ -126,6 +127,7 @@ class DaemonSource:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
+            # aiohttp limits a line of a stream to twice its buffer.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.UnixConnector(self._path), read_bufsize=_LONGEST_LINE
             )
@@ -136,6 +138,7 @@ class DaemonSource:
             return f"no daemon answers at {self._path}: {error.os_error.strerror or error.os_error}"
         if isinstance(error, TimeoutError):
             return f"the daemon at {self._path} does not respond"
+        # The daemon closes connections of other users without an answer.
         if isinstance(error, aiohttp.ServerDisconnectedError):
             return f"the daemon at {self._path} denies access"
         return f"lost the connection to {self._path}: {error or type(error).__name__}"
@@ -151,8 +154,10 @@ def decode(line: bytes | str) -> Snapshot:
     Raises:
         DaemonUnreachable: it is of another version, or not a snapshot.
     """
+    # Before decoding: no screen has to clean what it shows.
     line = strip_controls(line.encode() if isinstance(line, str) else line)
     try:
+        # The version first, since a snapshot of another one may not decode at all.
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != VERSION:
             raise DaemonUnreachable(

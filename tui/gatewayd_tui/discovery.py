@@ -24,6 +24,7 @@ def find_socket(
     """
     if flag is not None:
         return str(flag)
+    # The environment overrides the file, as for the daemon.
     named = environ.get("GATEWAYD_ADMIN__SOCKET")
     if named:
         return named

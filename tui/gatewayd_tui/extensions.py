@@ -67,6 +67,7 @@ def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Extensions:
     panels: list[tuple[str, Panel]] = []
     actions: list[tuple[str, Action]] = []
     failed = []
+    # Without duplicates, in the order in which they were named.
     for name in dict.fromkeys(names):
         try:
             more = _start_call(partial(_extensions_of, host, name)).result(seconds)
@@ -101,10 +102,12 @@ def render_panel(panel: Panel, look: Mapping[str, Any]) -> PanelContent:
     shown = panel.show(look)
     if isinstance(shown, Rows):
         columns = tuple(_line(each) for each in shown.columns)
+        # Converted here, in the plugin's thread: `str` of its objects may hang or raise.
         rows = tuple(tuple(map(_line, row)) for row in shown.rows[:MOST_ROWS])
         if not columns or any(len(row) != len(columns) for row in rows):
             raise TypeError("the number of cells of a row differs from the number of columns")
         return PanelContent(columns, rows)
+    # A text is a sequence, too, of characters.
     if isinstance(shown, str) or not isinstance(shown, Sequence):
         raise TypeError(f"it returned {type(shown).__name__}, neither Rows nor a list of lines")
     return PanelContent((), tuple((_line(each),) for each in shown[:MOST_ROWS]))
@@ -124,6 +127,7 @@ class ThreadCalls:
 
     def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """See ``AdminCalls``."""
+        # An action has the admin API, not any route that the socket may have.
         if not route.startswith("/admin/"):
             raise NotDone(f"{route} is no route of the admin API")
         asked = self._source.call(method, route, body)

@@ -7,6 +7,7 @@ def count(value: float | None) -> str:
     """Format a count: ``987``, ``12.3k``, ``4.56M``; a dash if unknown."""
     if value is None:
         return "-"
+    # The next unit begins where three digits of the smaller one would round up to 1000.
     for least, size, letter in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= least:
             return f"{value / size:.3g}{letter}"

@@ -70,6 +70,7 @@ class FormField:
         text = text.strip()
         if not text and self.is_needed:
             raise InvalidInput(self.name, f"{self.name} is missing; it must be {self.hint}")
+        # An empty line means null where null is valid, so that a limit is removed by clearing it.
         if self.takes_none and text.lower() in ("", NONE):
             return None
         value = _read(self.name, text, self.type)
@@ -93,6 +94,7 @@ def form_fields(
     for field in msgspec.structs.fields(body):
         parts = _parts(inspect.type_info(field.type))
         kinds = [each for each in parts if not isinstance(each, inspect.NoneType)]
+        # Names of nested fields are unique within a body; `nest` restores the structure.
         if isinstance(kinds[0], inspect.StructType):
             made += form_fields(kinds[0].cls, now, nullable=nullable)
             continue
@@ -119,6 +121,7 @@ def changed_values(asked: Sequence[FormField], texts: Mapping[str, str]) -> dict
     return {
         each.name: each.value(texts[each.name])
         for each in asked
+        # Unchanged fields are not sent: another operator may have changed them meanwhile.
         if each.is_needed or texts[each.name].strip() != each.now
     }
 
@@ -151,6 +154,7 @@ def docs_of(body: type) -> dict[str, str]:
     """Return the descriptions of a body's fields from its docstring."""
     found: dict[str, str] = {}
     names: list[str] = []
+    # Attributes of a Google-style docstring: names at 8 spaces, continuation lines at 12.
     for line in (body.__doc__ or "").splitlines():
         match = re.fullmatch(r" {8}((?:\w+, )*\w+): (.*)", line)
         if match:
@@ -177,6 +181,7 @@ def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
             return [part for part in re.split(r"[\s,]+", text) if part]
         case inspect.IntType() if name.endswith("_micros"):
             return _micros(text)
+        # Digits are bounded, here and below: `int` of a long text is slow.
         case inspect.IntType() if name.endswith("seconds") and re.fullmatch(r"\d{1,9}[smhd]", text):
             return int(text[:-1]) * _SPANS[text[-1]]
         case inspect.IntType():

@@ -42,6 +42,7 @@ class MachineUsage(NamedTuple):
 
 def usage_of(engines: Sequence[EngineView]) -> MachineUsage:
     """Return the usage of engines; a GPU that several engines share counts once."""
+    # By device: engines that share a GPU report the same memory.
     gpus = {one.device: one for one in engines if one.device_total is not None}
     if gpus:
         shares = [one.device_utilization for one in gpus.values()]

@@ -53,6 +53,7 @@ class Commands(Provider):
         for plugin, action in console.added.actions if console.can_change else ():
             key = f" ({action.key})" if action.key else ""
             page = console.page()
+            # The open screen: an action of a plugin belongs to none.
             name = page.NAME if page is not None else console.pages[0].NAME
             yield Command(
                 action.title,

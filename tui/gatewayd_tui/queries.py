@@ -85,6 +85,7 @@ async def keys(source: Source, now: float) -> list[Key]:
     """
     rows = _as(await source.call("GET", "/admin/keys"), list[Key])
     since = int(now) - USED_DAYS * 86_400
+    # Keys do not record their use: it is the latest of their usage rows.
     used = _as(await source.call("GET", f"/admin/usage?by=key&since={since}"), list[_Used])
     last = {row.key_id: row.last_at for row in used}
     return [msgspec.structs.replace(row, last_at=last.get(row.key)) for row in rows]
@@ -96,6 +97,7 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
     Raises:
         DaemonUnreachable, AdminRefused: there is no such tenant, or no answer.
     """
+    # The API has no route for one tenant.
     rows = _as(await source.call("GET", "/admin/tenants"), list[dict[str, Any]])
     for row in rows:
         if row.get("tenant") == tenant:

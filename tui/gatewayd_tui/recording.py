@@ -48,8 +48,10 @@ class Recorder:
     """
 
     def __init__(self, path: Path) -> None:
+        # Private, since snapshots name tenants; an existing file keeps its mode.
         path.touch(mode=0o600)
         self.name = str(path)
+        # Unbuffered: an error is raised by the write that it concerns.
         self._file: FileIO = path.open("ab", buffering=0)
 
     def append(self, snapshot: Snapshot) -> None:
@@ -58,6 +60,7 @@ class Recorder:
         Raises:
             OSError: it could not be written; the file is unchanged.
         """
+        # A full disk may take a part of a line, which would make the recording unreadable.
         rest, whole = memoryview(line_of(snapshot)), self._file.tell()
         try:
             while rest:

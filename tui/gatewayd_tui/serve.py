@@ -32,9 +32,11 @@ class BrowserConsole(Server):
     """
 
     def __init__(self, arguments: Sequence[str], host: str, port: int, url: str | None) -> None:
+        # `-P`: a module in the working directory must not shadow an installed one.
         command = shlex.join([sys.executable, "-P", "-m", "gatewayd", "tui", *arguments])
         super().__init__(command, host, port, "gatewayd", url or f"http://{host}:{port}")
         self._key = secrets.token_urlsafe(24)
+        # Named after the port, since browsers send a cookie to all ports of a host.
         self._cookie = f"gatewayd-console-{port}"
         self._origin = str(URL(self.public_url).origin())
 
@@ -45,6 +47,7 @@ class BrowserConsole(Server):
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
+        # Guards every route of textual-serve, static files and the WebSocket included.
         app.middlewares.append(self._guard)
         app.on_response_prepare.append(_unframed)
         return app
@@ -53,6 +56,7 @@ class BrowserConsole(Server):
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check the key, and exchange it for a cookie."""
         if self._is_key(request.query.get("key", "")):
+            # Redirected, so that the key does not stay in the address bar.
             found = web.HTTPFound("/")
             found.set_cookie(
                 self._cookie, self._key, httponly=True, samesite="Strict", max_age=12 * _HOUR

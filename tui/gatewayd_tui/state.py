@@ -74,8 +74,10 @@ class ConsoleState:
 def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:
     """Return the state after a snapshot."""
     is_same = state.snapshot is not None and is_same_run(state.snapshot, snapshot)
+    # Totals of another process begin at 0: rates across both would be negative.
     history = state.history if is_same else ()
     logs = state.logs if is_same else ()
+    # Consecutive snapshots repeat log lines.
     last = logs[-1].number if logs else -1
     fresh = tuple(line for line in snapshot.logs if line.number > last)
     return ConsoleState(
@@ -108,6 +110,7 @@ def point(snapshot: Snapshot) -> HistoryPoint:
     pages = sum(e.num_pages for e in engines)
     return HistoryPoint(
         unix=snapshot.unix,
+        # Totals may be older than the snapshot: they are collected once a second.
         counted=snapshot.samples_unix or snapshot.unix,
         requests=total(samples, "vllm:request_success_total"),
         errors=total(samples, "gatewayd_http_requests_total", 'status="5'),
@@ -141,6 +144,7 @@ def rate(history: tuple[HistoryPoint, ...], of: Callable[[HistoryPoint], float])
     if not history:
         return 0.0
     last = history[-1]
+    # Rates go by the time of collection, not by that of the snapshot.
     first = next(p for p in history if p.counted >= last.counted - RATE_SECONDS)
     if first.counted == last.counted:  # the one before, however long ago
         first = next((p for p in reversed(history) if p.counted < last.counted), last)

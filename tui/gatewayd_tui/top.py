@@ -29,6 +29,7 @@ def terminal() -> Console:
 def follow(states: Iterator[ConsoleState], console: Console) -> None:
     """Show each state in place of the previous one; appended if there is no terminal."""
     states = (state for state in states if state.snapshot is not None)
+    # Nothing to overwrite in a pipe or file.
     if not console.is_terminal:
         for state in states:
             console.print(tables(state))
@@ -126,5 +127,6 @@ def _rows(title: str, columns: list[Column[Any]], rows: list[Any], more: int) ->
 def _plain(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Table | None:
     table = Table(*titles, box=None, pad_edge=False)
     for row in rows:
+        # As Text: names come from clients, and are never markup.
         table.add_row(*map(Text, row))
     return table if table.row_count else None

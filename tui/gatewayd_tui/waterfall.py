@@ -41,6 +41,7 @@ def render_breakdown(found: Explanation, width: int, usual: str = "") -> Text:
             *(len(named(cause)) + 1 for cause in found.causes),
         ]
     )
+    # At most a third of the width, which leaves room for the bars.
     label = min(label, max(_LABEL, width // 3))
     room = max(10, width - label - 22)
     for part in found.parts:
@@ -75,6 +76,7 @@ def markdown(found: Explanation) -> str:
 
 def relative_to_median(ms: float, others: Sequence[float]) -> str:
     """Compare a request with the median of its class; empty if there are too few."""
+    # Fewer do not show what is usual.
     if len(others) < 3 or median(others) <= 0:
         return ""
     usual = median(others)
@@ -85,6 +87,7 @@ def _bar(begin: float | None, ms: float, total: float, width: int) -> str:
     """Return the bar of a part within the whole; dots if it is spread over other parts."""
     if total <= 0:
         return " " * width
+    # At least one character, so that no part is invisible.
     length = min(width, max(1, round(width * ms / total)))
     if begin is None:
         return ("·" * length).ljust(width)

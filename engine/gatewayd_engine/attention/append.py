@@ -48,6 +48,7 @@ class Append:
         Returns:
             The rotated queries, a view, shape ``[num_tokens, num_heads, head_dim]``.
         """
+        # Attention reads this layer's pages next, some of which a KV tier may still be loading.
         if self._pool.transfers.pending:
             self._pool.transfers.wait_for(layer)
         self._kernels.rope_append(

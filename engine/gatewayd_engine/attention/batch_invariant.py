@@ -42,6 +42,7 @@ class BatchInvariantAttention(DenseAttention):
         if shared is not None:
             shared = SharedKeys(shared.keys.double(), shared.values.double())
         heads, (_, length, dim) = self._shape.num_kv_heads, values.shape
+        # Sequences per block, as many as ``_BLOCK`` numbers allow, at least one.
         count, each = len(query) // heads, max(1, _BLOCK // (heads * length * dim))
         mask = None if mask is None else mask.double()
         found: list[torch.Tensor] | None = None if seen is None else []
@@ -53,6 +54,7 @@ class BatchInvariantAttention(DenseAttention):
             for first in range(0, count, each):
                 some = slice(first * heads, (first + each) * heads)
                 own = None
+                # Without drafts a mask has rows per KV head, with drafts one per sequence.
                 if mask is not None:
                     own = mask[some] if mask.dim() == 3 else mask[first : first + each]
                 wide = query[some].double(), keys[some].double(), values[some].double()
@@ -75,12 +77,14 @@ class BatchInvariantAttention(DenseAttention):
         answer = torch.empty_like(query, memory_format=torch.contiguous_format)
         for first in range(0, count, _QUERIES):
             own = query[first : first + _QUERIES]
+            # Later keys are masked for all queries of the block, so they are not read.
             seen = length - count + first + len(own)
             if mask is None:
                 hidden = causal(len(own), seen, 0, torch.float64, query.device)
             else:
                 hidden = mask[..., first : first + len(own), :seen].double()
             by_head = torch.unflatten(own.double(), 1, (len(keys), -1)).transpose(0, 1)
+            # To ``lines`` this is one sequence with ``len(own)`` queries, as if with drafts.
             masked = hidden.reshape(1, -1, len(own), 1, seen)
             found = super().lines(
                 by_head.flatten(1, 2), keys[..., :seen], values[:, :seen], masked, None

@@ -60,9 +60,12 @@ class CompactionQueries:
         count, (kv_heads, length, dim) = len(query), k.shape
         by_head = query.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
         front = slice(self._covered)
+        # Queries of all heads that share a KV head, one head after another.
         queries = by_head.reshape(kv_heads, -1, dim)
         self.found.append(self._ask(layer, queries, k[:, front], v[:, front]))
+        # The queries are of the last ``count`` positions: each sees all keys up to its own.
         mask = torch.ones(count, length, dtype=torch.bool).tril(length - count)
+        # Views: keys are not repeated for each query head.
         shared = (kv_heads, by_head.shape[1], length, dim)
         answer = F.scaled_dot_product_attention(
             by_head,

@@ -120,12 +120,16 @@ class GroupPlanner:
         buffer, prefix, lines = copied.buffer, copied.prefix, copied.lines
         now = batch.starts[lines][:, None]
         if prefix is not None:
+            # A copy begins after the shared prefix.
             now = now - prefix.num_tokens
         tokens = self._tokens(batch, lines)
         heads = np.arange(now.size * self._shape.num_kv_heads).reshape(now.size, -1)
+        # [n, kv_heads]: index in ``Buffer.rows``, where each head of a row has ``capacity`` tokens.
         at = heads * buffer.capacity + now
         if tokens.shape[1] > 1:
+            # Padding repeats the last token of a sequence, which writes the same numbers once more.
             at = at[:, None] + (tokens - tokens[:, :1])[:, :, None]
+        # From the keys of a layer to its values.
         half = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
         write = self._tensor(np.concatenate([at, at + half], -1).ravel())
         length, masks = self._masks(batch, lines, now, buffer.capacity)
@@ -163,6 +167,7 @@ class GroupPlanner:
             width=tokens.shape[1],
             length=length,
             masks=masks,
+            # Index of a page's keys in layer 0, in the view of the pool by half page.
             pages=self._tensor(table.ravel() * (self._shape.num_layers * 2)),
             copy=None,
             prefix=None,
@@ -193,6 +198,7 @@ class GroupPlanner:
                 seen &= at > now - window
             mask = self._tensor(np.where(seen, np.float32(0), np.float32(-np.inf)))
             mask = mask.to(self._dtype).unsqueeze(1)
+            # One row per sequence and KV head, broadcast over the query heads that share it.
             masks[window] = mask.repeat_interleave(self._shape.num_kv_heads, 0)
         return length, masks
 
@@ -205,6 +211,7 @@ class GroupPlanner:
         length = min(-(-longest // self._page_size) * self._page_size, most)
         at = np.arange(length)
         offset = np.arange(width)
+        # [n, width, length]: every token sees the context before the step.
         seen = np.repeat((at < now)[:, None], width, 1)
         sees, depths = drafts.lineage(width)
         # Padding repeats a sequence's last token, so it gets the mask of that token.
@@ -212,6 +219,7 @@ class GroupPlanner:
         line = np.arange(len(counts))[:, None]
         sees = sees[line, real]
         among = np.broadcast_to((now + offset)[:, None], sees.shape)
+        # Padding of a shorter sequence may lie beyond the longest context.
         inside = among < length
         line_, token, _ = np.nonzero(inside)
         seen[line_, token, among[inside]] = sees[inside]
@@ -219,6 +227,8 @@ class GroupPlanner:
         for window in self._windows:
             visible = seen
             if window:
+                # A window counts positions, and drafts of a tree have those of their depth, not of
+                # their KV slot.
                 where = np.repeat(at[None], len(counts), 0)
                 where[np.nonzero(inside[:, 0])[0], among[:, 0][inside[:, 0]]] = (now + depths)[
                     inside[:, 0]

@@ -66,6 +66,7 @@ class DenseAttention:
             scores = self._scores(query, keys, mask)
         else:
             scores = self._scores(query, keys, None)
+            # In place, broadcast over KV heads and over the query heads that share one.
             by_token = (len(mask), self._shape.num_kv_heads, -1, self._per_group, scores.shape[-1])
             scores.view(by_token).add_(mask)
         if shared is not None:
@@ -97,6 +98,7 @@ class DenseAttention:
         count, kv_heads, dim = len(query), len(keys), query.shape[-1]
         q = query.reshape(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
         each = (kv_heads, self._per_group, keys.shape[1], dim)
+        # Views: keys are not repeated for each query head.
         k, v = keys.unsqueeze(1).expand(each), values.unsqueeze(1).expand(each)
         answer = self._attend(q, k, v, mask)
         return answer.permute(2, 0, 1, 3).reshape(count, -1, dim)
@@ -131,8 +133,10 @@ class DenseAttention:
         count, num_shared = len(query) // kv_heads, shared.values.shape[1]
         by_head = (kv_heads, count * queries, -1)
         by_line = (count, kv_heads, queries, -1)
+        # [kv_heads, count * queries, dim]: the prefix is read once per KV head for all sequences.
         q = query.view(by_line).transpose(0, 1).reshape(by_head)
         own = scores.view(by_line).transpose(0, 1).reshape(by_head)
+        # One softmax over both parts, so partial results need no rescaling.
         both = torch.cat((self._scores(q, shared.keys, None), own), -1)
         weights = torch.softmax(both, -1)
         if seen is not None:
@@ -154,7 +158,9 @@ class DenseAttention:
             scores = self._cap(torch.bmm(query, keys))
             return scores if mask is None else scores.add_(mask)
         if mask is None:
+            # Scale and product in one operation; with beta 0 the first operand is ignored.
             return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._shape.scale)
+        # Scale, product and mask in one operation.
         return torch.baddbmm(mask, query, keys, alpha=self._shape.scale)
 
     def _cap(self, scores: torch.Tensor) -> torch.Tensor:

@@ -67,6 +67,7 @@ class Buffers:
 
     def reserve(self, num_tokens: int) -> bool:
         """Reserve memory for ``num_tokens`` tokens; return whether there was enough."""
+        # Idle buffers are freed when their memory is needed, not before.
         while self._spare_tokens < num_tokens and self._idle:
             buffer = self._idle.pop(0)
             self.release(buffer.num_lines * buffer.capacity)
@@ -103,6 +104,7 @@ class Buffers:
     def _start(self, capacity: int) -> Buffer | None:
         for i, buffer in enumerate(self._idle):
             if buffer.capacity == capacity:
+                # Stale numbers of earlier contexts are finite, so masks suppress them.
                 return self._idle.pop(i)
         lines = min(_FIRST_LINES, self._max_lines)
         return Buffer(self._make(lines, capacity)) if self.reserve(lines * capacity) else None

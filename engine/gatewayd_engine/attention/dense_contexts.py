@@ -113,6 +113,7 @@ class Contexts:
         owners = batch.sequences[: batch.num_decode]
         starts = batch.starts[: batch.num_decode]
         ends = starts + batch.counts[: batch.num_decode]
+        # In most steps the same sequences continue: checked without a loop over them.
         continues = (
             len(owners) == len(self._owners)
             and bool((owners == self._owners).all())
@@ -146,6 +147,7 @@ class Contexts:
             source = torch.from_numpy(sources[own] - before)
             target = torch.from_numpy(targets[own] - before)
             line = place.buffer.kv[:, :, place.line]
+            # Indexing copies the sources first: moves may overlap.
             line[:, :, :, target] = line[:, :, :, source]
 
     def discard_copies(self) -> None:
@@ -170,16 +172,20 @@ class Contexts:
             place = self._places.get(owner)
             if place is not None:
                 self._places[owner] = DensePlace(place.prefix, place.buffer, place.line, end)
+        # Prefixes first, as they decide which copies are still valid.
         keys = self._share(batch)
         wanted = {owner: (ends[i], keys[i]) for i, owner in enumerate(owners)}
+        # Release before allocating: ended sequences, other prefixes, outgrown buffers.
         for owner, place in list(self._places.items()):
             end, key = wanted.get(owner, (0, None))
             if owner not in wanted or key != place.prefix or end > self._limit(place):
                 self._drop(owner)
         self._buffers.release_empty()
+        # After the copies that begin behind these prefixes, whose limits depend on them.
         for key in self._prefixes.keys() - set(keys):
             self._buffers.release(self._prefixes.pop(key).num_tokens)
         left_out: list[int] = []
+        # Sequences without a copy cannot outgrow one.
         limits = np.full(len(owners), np.iinfo(np.int64).max)
         for i, owner in enumerate(owners):
             place = self._places.get(owner) or self._copy(batch, i, owner, keys[i])
@@ -214,6 +220,7 @@ class Contexts:
             if prefix.key not in self._prefixes:
                 pages = batch.block_table[prefix.lines[0], : prefix.key[0]]
                 num_tokens = len(pages) * self._pool.page_size
+                # Without memory for the prefix, its sequences get whole copies.
                 if not self._buffers.reserve(num_tokens):
                     continue
                 self._prefixes[prefix.key] = DensePrefix(self._gather(pages).flatten(3, 4))
@@ -234,6 +241,7 @@ class Contexts:
         if last == owner:
             return
         moved = self._places[last]
+        # ``filled`` includes a prefix, so this is an upper bound of the row's tokens.
         held = slice(min(moved.filled, buffer.capacity))
         buffer.kv[:, :, place.line, :, held] = buffer.kv[:, :, moved.line, :, held]
         buffer.owners[place.line] = last
@@ -248,6 +256,7 @@ class Contexts:
         start = int(batch.starts[i])
         count = start - skipped * size
         capacity = _SMALLEST
+        # Doubled, so that a growing context is gathered again a logarithmic number of times.
         while capacity < count + int(batch.counts[i]):
             capacity *= 2
         buffer = self._buffers.find_free(key, capacity)
@@ -257,6 +266,7 @@ class Contexts:
         buffer.owners.append(owner)
         num_pages = -(-count // size)
         by_head = self._gather(batch.block_table[i, skipped : skipped + num_pages])
+        # Whole pages: numbers after the context are masked until they are overwritten.
         if num_pages * size <= capacity:
             target = buffer.kv[:, :, line, :, : num_pages * size]
             torch.unflatten(target, 3, (num_pages, size)).copy_(by_head)

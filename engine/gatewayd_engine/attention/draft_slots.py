@@ -50,6 +50,7 @@ class SlotAttention:
         self.pool = pool
         self.append = append
         self.kernels = kernels
+        # Views are created once, not in every call of a layer.
         self.layers = list(pool.data.unbind(1))
         self._max_len = max_len
 
@@ -62,6 +63,7 @@ class SlotAttention:
         """Return the KV splits that occupy the device with ``lines`` sequences."""
         shape = self.shape
         rows = width * (shape.num_heads // shape.num_kv_heads)
+        # Programs of a launch without splits: sequences, tiles of queries times heads, KV heads.
         programs = lines * -(-rows // row_tile(rows)) * shape.num_kv_heads
         most = num_splits(programs, self._max_len, num_multiprocessors(self.pool.data.device))
         return max(parts for parts in _SPLITS if parts <= most)
@@ -108,6 +110,7 @@ class _Slots(RotatingAttend):
         of, inputs, shape = self._of, self._inputs, self._of.shape
         step = inputs.step
         of.kernels.decode_attention(
+            # Keys of all slots are appended before any slot attends, as slots attend to each other.
             of.append(layer, heads, step),
             of.layers[layer],
             step.page_indptr,

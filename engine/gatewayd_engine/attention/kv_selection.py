@@ -114,6 +114,7 @@ class Selection:
         """Ask the strategy for this step's budgets; None without a strategy or sequences."""
         strategy = self._compression.selecting
         if strategy is not self._strategy:
+            # A new instance has no state: its rows have to be admitted again.
             self._strategy = self._rows.follower = strategy
             self._rows.followed[:] = -1
         if strategy is None:
@@ -133,6 +134,7 @@ class Selection:
         try:
             with attribute_faults(_KIND):
                 self._sync_rows(rows, batch.sequences[lines])
+                # Copies: a plugin must not modify arrays of the engine.
                 budgets = strategy.budgets(rows.copy(), lengths.copy())
                 _check_budgets(budgets, len(rows))
         except StrategyFault as fault:
@@ -142,6 +144,8 @@ class Selection:
         few, their_lengths = rows[sparse], lengths[sparse]
         budgets = budgets[sparse].astype(np.int64)
         if len(sparse):
+            # Lowered before anything is computed, so that these tokens never enter the prefix
+            # cache.
             exact_until = self._rows.exact_until
             exact_until[few] = np.minimum(exact_until[few], starts[sparse])
         return SelectionRequest(
@@ -227,6 +231,7 @@ class Selection:
             raise ValueError(f"{places.shape[2]} positions are selected; the budget is 1 to {most}")
 
     def _fail(self, fault: StrategyFault) -> None:
+        # ``is_on`` is False from here on, for the remaining layers of this step too.
         self._strategy = None
         self._compression.fail(fault)
 
@@ -245,6 +250,7 @@ def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selecte
             for places in found.values()
         ]
     )
+    # Sorted, so that bounds are at both ends and duplicates are adjacent.
     ordered = np.sort(together.numpy(), -1)
     lowest = int(ordered[..., 0].min())
     if lowest < -1 or (ordered[..., -1] >= asked.sparse_lengths[:, None]).any():

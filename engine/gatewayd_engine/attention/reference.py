@@ -96,6 +96,8 @@ class ReferenceAttention:
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
         pages = batch.block_table[line, batch.cache_positions // size]
+        # Index of each token's keys in the flat pool; its values follow ``size`` indices later. All
+        # layers are indexed in one operation.
         keys = pages * (layers * 2 * size) + batch.cache_positions % size
         both = np.stack([keys, keys + size], 1).reshape(1, -1)
         self._write = self._tensor(both + self._layer_offsets).unbind()
@@ -112,6 +114,7 @@ class ReferenceAttention:
         from_page = self._tensor(batch.block_table[lines, sources // size])
         to_page = self._tensor(batch.block_table[lines, targets // size])
         from_offset, to_offset = self._tensor(sources % size), self._tensor(targets % size)
+        # Indexing copies the sources first: moves may overlap.
         self._data[to_page, :, :, to_offset] = self._data[from_page, :, :, from_offset]
         self._planner.compact(batch.sequences[lines], sources, targets)
 
@@ -130,6 +133,7 @@ class ReferenceAttention:
         """See ``Attend``."""
         tokens = query.shape[0]  # cheaper than len(), which torch implements in Python
         new = self._written(layer, tokens, key_value)
+        # A pure decode step of one group in order: nothing is gathered or scattered.
         if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:
             group = self._groups[0]
             if group.lines is None:
@@ -201,6 +205,8 @@ class ReferenceAttention:
             k, v = k.reshape(count * kv_heads, -1, dim), v.reshape(count * kv_heads, -1, dim)
             k = k.transpose(1, 2)
         else:
+            # Before attention: keys and values of the copy are views that include this step's
+            # tokens.
             self._append(group, layer, new)
             k, v = group.keys[layer], group.values[layer]
         if width == 1:
@@ -236,6 +242,7 @@ class ReferenceAttention:
         self, pages: torch.Tensor, layer: int, lines: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Gather keys and values of pages, each of shape ``[sequences, kv_heads, length, dim]``."""
+        # Pages are indices of half pages in layer 0.
         half = pages + layer * 2
         each = (lines, -1, *self._data.shape[-2:])
         k = self._by_half.index_select(0, half).view(each)
@@ -249,6 +256,7 @@ class ReferenceAttention:
         count, start = int(batch.counts[i]), int(batch.starts[i])
         length = start + count
         table = batch.block_table[i, : -(-length // self._page_size)]
+        # torch aligns plain causal attention to the first key, so it fits only whole contexts.
         masks: dict[int, torch.Tensor | None] = {
             window: None
             if start == 0 and (not window or window >= length)

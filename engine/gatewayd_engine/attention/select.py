@@ -60,6 +60,7 @@ def device_attention(
     if not knows or find_spec("flashinfer") is None:
         other = PagedAttention(shape, pool, append, own)
     elif shares_prefixes:
+        # Imported where it is used: FlashInfer is optional.
         from gatewayd_engine.attention.flashinfer.cascade import CascadeAttention
 
         other = CascadeAttention(shape, pool, append)

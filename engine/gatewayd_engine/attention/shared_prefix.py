@@ -57,7 +57,10 @@ def find_shared(
     if len(full) < 2:
         return []
     width = block_table.shape[1]
+    # -1 for pages that may still be written, and later for those of assigned sequences.
     free = np.where(np.arange(width) < full[:, None], block_table, -1)
+    # Every page stands for the prefix that ends with it; sequences that have it usually share all
+    # of it.
     pages, at, inverse, counts = np.unique(
         free, return_index=True, return_inverse=True, return_counts=True
     )
@@ -67,6 +70,7 @@ def find_shared(
     if not can_gain.any():
         return []
     pages, lengths, counts = pages[can_gain], lengths[can_gain], counts[can_gain]
+    # Pages that are no candidates are counted in an additional bin.
     candidate_of = np.full(len(can_gain), len(pages))
     candidate_of[can_gain] = np.arange(len(pages))
     candidates = candidate_of[inverse].reshape(free.shape)
@@ -81,6 +85,7 @@ def find_shared(
         if not preferred[best]:
             return found
         page, num_pages = int(pages[best]), int(lengths[best])
+        # No candidate is considered twice, so the loop ends.
         counts[best] = 0
         having = np.flatnonzero(free[:, num_pages - 1] == page)
         if not len(having):
@@ -88,6 +93,7 @@ def find_shared(
         # The same page at another index, or after other pages, is not the same prefix.
         lines = having[(free[having, :num_pages] == free[having[0], :num_pages]).all(1)]
         if (len(lines) - 1) * num_pages >= least_gain:
+            # Subtract the assigned sequences from all candidates that they contain.
             counts -= np.bincount(candidates[lines].ravel(), minlength=len(pages) + 1)[:-1]
             free[lines] = -1
             found.append(SharedPrefix((num_pages, page), lines))

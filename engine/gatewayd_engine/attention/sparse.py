@@ -129,6 +129,7 @@ class SelectiveAttention(ReferenceAttention):
             return super().__call__(layer, query, key_value)
         new = self._written(layer, len(query), key_value)
         read = self._reads.get(layer) if self._selection.is_on else None
+        # Every token of the step is sparse: dense copies are updated but not read.
         if read is not None and self._is_all:
             for group in self._groups:
                 lines = slice(group.num_tokens) if group.lines is None else group.lines
@@ -140,9 +141,12 @@ class SelectiveAttention(ReferenceAttention):
         for i, group in enumerate(self._groups):
             lines = slice(group.num_tokens) if group.lines is None else group.lines
             if read is not None and self._whole[i]:
+                # All sequences of the group are sparse: only its copies are updated.
                 self._append(group, layer, new[lines])
                 continue
             weights: list[torch.Tensor] = []
+            # A group with any dense sequence attends as a whole; sparse results replace theirs
+            # below.
             flat[lines] = self._attend_group(group, layer, query[lines], new[lines], weights)
             self._show(layer, observed[i], weights[0])
         if read is not None:
@@ -168,9 +172,12 @@ class SelectiveAttention(ReferenceAttention):
         """
         places = selected.places
         layers, count, kv_heads, k = places.shape
+        # Padding reads KV slot 0, under a mask.
         there = places if selected.is_full else places.clamp_min(0)
         # Index of a record: the start of its page plus its offset in the page times the KV heads.
         first = table.astype(np.int64) * (2 * self._shape.num_layers) - np.arange(table.shape[1])
+        # Less the page's index in the sequence, so that a position can be added instead of an
+        # offset.
         by_page = torch.from_numpy(first * self._half).expand(layers, -1, -1)
         begin = by_page.gather(2, (there // self._page_size).flatten(2))
         record = begin.view(layers, 1, count, kv_heads, k).add_(there[:, None], alpha=kv_heads)

@@ -65,6 +65,7 @@ class DecodeKernels:
         self._max_len = max_len
         self._layers = list(pool.data.unbind(1))
         self._multiprocessors = num_multiprocessors(pool.data.device)
+        # Not monotonic: fewer sequences have more splits.
         sizes = [self._scratch_size(lines) for lines in range(1, max_lines + 1)]
         self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
 
@@ -153,10 +154,12 @@ class CapturedDecode(CapturedAttention):
         self._of = of
         self._inputs = inputs
         shape, num_lines = of.shape, len(inputs.ids)
+        # By sizes that are known at the capture: lengths are only on the device.
         self._splits = {window: of.splits(num_lines, window) for window in shape.windows}
         self._shared: SharedPages | None = None
         if shares_prefixes and inputs.shared_pages is not None:
             self._shared = SharedPages(inputs.shared_pages, of.shared_splits(num_lines))
+        # Shared by all layers: each layer's output is consumed before the next attends.
         size = (num_lines, shape.num_heads, shape.head_dim)
         self._out = torch.empty(size, dtype=of.pool.dtype, device=of.pool.data.device)
         self._flat = self._out.flatten(1)
@@ -217,6 +220,7 @@ class DecodeAttention:
         """See ``CapturingAttention``."""
         kinds: list[CapturedAttention] = []
         if self.least_saved is not None and inputs.host.num_lines > 1:
+            # First, as a step is replayed by the first kind that suits it.
             kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
         if not isinstance(self._other, CapturingAttention):
             return [*kinds, CapturedDecode(self._kernels, inputs)]
@@ -225,6 +229,7 @@ class DecodeAttention:
             return [*kinds, *theirs]
         candidates = {"flashinfer": theirs[0], "triton": CapturedDecode(self._kernels, inputs)}
         names = self._choice.names(inputs, candidates)
+        # One capture for each candidate that is chosen at any length.
         for name in dict.fromkeys(names):
             is_chosen = [name == other for other in names]
             inner = candidates[name]

@@ -152,6 +152,7 @@ class DecodeChoice:
             with device_errors(device, name):
                 trial.compare(candidates[name], candidates[default])
 
+        # The default stays if there is too little memory to measure.
         name = default
         try:
             with _trial(self._shape, self._pool, inputs, context) as trial:
@@ -242,6 +243,7 @@ class _Trial:
         self._compared = [shape.windows.index(window) for window in sorted(set(shape.windows))]
         self._filled = [pool.data[: len(pages), layer] for layer in self._compared]
         heads = shape.num_heads + 2 * shape.num_kv_heads
+        # Queries are slices of a wider tensor, with the strides that they have in a step.
         qkv = _random(lines, heads, shape.head_dim, like=pool)
         self._query = qkv[:, : shape.num_heads]
 

@@ -49,6 +49,7 @@ class KvOffload:
         chain = self._strategies.tiers
         if not chain:
             self._pages.on_evict, self._tiered = None, None
+        # Otherwise it is connected to the same chain, whose tiers have been replaced.
         elif self._tiered is None:
             self._tiered = TierLookup(
                 self._pool, self._pages, chain, self._contents, self._computing, self.hits
@@ -69,6 +70,7 @@ class KvOffload:
     def costs(self) -> SwapCosts:
         """The costs measured so far."""
         fixed, each = self._copying.line
+        # A swap copies each page out and back.
         return SwapCosts(self._computing.line[1], 2 * fixed, 2 * each, self.swapped_pages)
 
     # Swapping
@@ -161,6 +163,7 @@ class KvOffload:
             for _ in incoming.pages:
                 append_page()
         except BaseException:
+            # The tier must retain the pages until they are released.
             release()
             raise
         self._pool.transfers.add(sequence.pages[incoming.first :], incoming.pages, release)

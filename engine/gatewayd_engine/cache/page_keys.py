@@ -24,6 +24,7 @@ class PageKeys:
 
     @cached_property
     def _identity(self) -> bytes:
+        # On first use, because it reads samples of the weights' files.
         return self._identify()
 
     def keys(self, sequence: Sequence, num_pages: int) -> list[bytes]:
@@ -31,6 +32,7 @@ class PageKeys:
 
         They do not depend on the prefix cache, and are computed once for each page.
         """
+        # A key depends on the tokens up to its page, which never change while a sequence grows.
         keys, size = sequence.tier_keys, self._page_size
         if len(keys) < num_pages:
             last = keys[-1] if keys else self._digest(b"salt" + sequence.salt)

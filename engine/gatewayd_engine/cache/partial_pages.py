@@ -49,6 +49,7 @@ class PartialPages:
         tails = self._behind.get(before)
         if not tails:
             return -1, 0
+        # Page -1 sorts before all pages, so a tail of equal tokens is at this index.
         at = bisect_left(tails, _Tail(tokens.tobytes(), -1))
         found = -1, 0
         for tail in tails[max(at - 1, 0) : at + 1]:
@@ -76,6 +77,7 @@ class PartialPages:
             del tails[bisect_left(tails, tail)]
             if not tails:
                 del self._behind[before]
+        # They are found by the number of this page, which is about to hold other tokens.
         for tail in self._behind.pop(page, ()):
             del self._before[tail.page]
 

@@ -51,6 +51,7 @@ class OperatorPins:
             raise RequestRejected("there is no prefix cache, so nothing can be pinned")
         if plan.pin is None:
             raise RequestRejected(_NO_PINS)
+        # The strategy does not know pages that quotas have set aside, and would ignore them.
         self._pages.restore_protected()
         num_tokens = 0
         if not len(tokens):

@@ -119,6 +119,7 @@ class PrefixCache:
         pages = found.pages[:full]
         behind = sequence.tokens[full * size : min((full + 1) * size, most)]
         page, common = self._tails.find(pages[-1] if full else sequence.salt, behind)
+        # The strategy's own match may end within the page as well.
         return Match([*pages, page], full * size + common) if common > part else found
 
     def _match_cached(self, sequence: Sequence, most: int) -> Match:
@@ -162,6 +163,7 @@ class PrefixCache:
         if insert is None:
             return
         queue, size = self._queue, self._page_size
+        # Pages of a step in flight are not written yet.
         completed = queue.view.num_computed[slots] - queue.in_flight[slots]
         full = np.minimum(completed, self._exact_until[queue.row[slots]]) // size
         for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
@@ -182,6 +184,7 @@ class PrefixCache:
             if known:
                 self._pages.mark_known(inserted)
                 self._offload.record_cached(sequence, n, known)
+                # Waiting sequences may match more than before.
                 self._matched.clear()
                 self._record_origins(sequence, n, known)
 
@@ -209,6 +212,7 @@ class PrefixCache:
                     return
                 before = found.pages[-1]
         tokens = sequence.tokens[full * size : full * size + part]
+        # A page of the same tokens may be cached already: only its retention is extended.
         known, common = self._tails.find(before, tokens)
         if common == part:
             self.extend_retention(sequence, [known])
@@ -285,6 +289,7 @@ class PrefixCache:
         """Restart all lookups with a new, empty prefix cache."""
         self._matched.clear()
         self._tails.clear()
+        # Running sequences offer all of their pages again.
         self._queue.num_published[:] = 0
         for sequence in self._queue:
             self.start_sequence(sequence)

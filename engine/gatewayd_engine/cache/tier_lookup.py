@@ -59,6 +59,7 @@ class TierLookup:
     _computing: CostLine
     _hits: Counter[str]
     _key_of: dict[int, bytes] = field(default_factory=dict)
+    # By sequence id: index of the first page, version of the chain, and the located pages.
     _located: dict[int, tuple[int, int, list[PageRun]]] = field(default_factory=dict)
     _waits: dict[int, _Wait] = field(default_factory=dict)
     _slow_count: int = 0
@@ -109,6 +110,7 @@ class TierLookup:
             while self._pages.num_available:
                 allocated.append(self._pages.allocate())
 
+        # Evicting everything tells the strategy's order; pages are read from the pool afterwards.
         self._pages.on_evict = evicted.append
         try:
             fenced(evict_all)
@@ -152,6 +154,7 @@ class TierLookup:
                 got.append(PageRun(one.tier, one.keys[: len(found)]))
                 if not sequence.was_counted:
                     self._hits[one.tier.choice.name] += len(found) * self._pool.page_size
+            # Pages after a gap are useless.
             if len(found) < len(one.keys):
                 break
 
@@ -166,6 +169,7 @@ class TierLookup:
         wait = self._waits.get(sequence.id)
         if wait is not None and wait.is_over:
             return False
+        # Looked up again: a tier may lose pages without a new version.
         self._located.pop(sequence.id, None)
         slow = [one for one in self._locate(sequence, match, num_tokens) if one.tier.is_slow]
         if not slow:
@@ -176,6 +180,7 @@ class TierLookup:
             wait = self._waits[sequence.id] = _Wait(
                 ready, now, is_over=not self._is_worthwhile(slow)
             )
+        # Every page that arrives restarts the time limit.
         if ready > wait.ready:
             wait.ready, wait.since = ready, now
         elif now - wait.since > _MOST_WAIT:
@@ -190,6 +195,7 @@ class TierLookup:
         """Whether reading pages is expected to be faster than computing them."""
         computing = self._computing.line[1] * self._pool.page_size
         reading = max(self._chain.page_seconds(one) for one in slow)
+        # Neither cost may be measured yet; waiting measures the tier.
         if not computing or reading <= computing:
             return True
         self._slow_count += 1

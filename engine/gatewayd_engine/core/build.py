@@ -82,6 +82,7 @@ def assemble(
     check_compression_device(config)
     plugin_times = PluginTimes(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
     quantization = open_quantizer(config, host, plugin_times, spec)
+    # The choice may come from the checkpoint; strategies and KV fingerprints use the resolved one.
     config = config.with_choices(
         Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
     )
@@ -96,6 +97,7 @@ def assemble(
     head_dim, decodes = spec.attention.head_dim, backend.elements is None
     form = pool_format(config, host, head_dim, dtype, backend.elements)
 
+    # Loaded once: early by a backend that measures the memory left, otherwise after the strategies.
     @cache
     def decoder() -> Decoder:
         quantizer = None if quantization is None else quantization.quantize
@@ -131,6 +133,7 @@ def assemble(
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
         device=config.device,
+        # The initial capacity of the queue, see `EngineCore`.
         slots=256,
         folder=str(folder),
         replica=config.replica,
@@ -170,6 +173,7 @@ def assemble(
     element = None if form is None else form.element
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
     seed = config.seed or secrets.randbits(63)
+    # Requests without a seed get the engine's next derived one; 0 would be its seed itself.
     drawn = iter(range(1, 2**62))
     core = EngineCore(
         lambda rows, strategies: backend.runner(
@@ -237,6 +241,7 @@ def _draft_reserve(
         needed = _needed(choice, config, host, spec, dtype)
         return needed if config.device == "cpu" else min(needed, kv_bytes // _DRAFT_SHARE)
     except Exception:
+        # A quarantined drafter is not opened: its errors must not keep the engine from starting.
         if [Kind.DRAFTER, choice.name] not in config.quarantined:
             raise
         return 0

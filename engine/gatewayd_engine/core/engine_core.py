@@ -58,6 +58,8 @@ from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
+# Initial capacity of the queue, which doubles when it is full; `EngineResources.slots` announces
+# the same number to strategies.
 _FIRST_SLOTS = 256
 
 
@@ -154,6 +156,7 @@ class EngineCore:
         self._flight: InFlightSteps | None = None
 
     def _uncached(self, slot: int) -> int:
+        # Looked up late: the queue view needs this callback before there is a placement.
         return self._placement.prefixes.uncached(slot)
 
     # Requests in and out
@@ -166,6 +169,7 @@ class EngineCore:
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
         self._quotas.release_idle()
+        # Fenced, because changed quotas return protected pages to the eviction strategy.
         self._recovery.fenced(partial(self._quotas.tighten, self._lifecycle.knows), redo=True)
         message = self._quotas.clamp_to_quota(message, len(prompt))
         if any(map(self._lifecycle.knows, message.sequences)):
@@ -177,12 +181,15 @@ class EngineCore:
         if guide is not None:
             behind = message.params.guide_behind
             spec = GuideSpec(*guide)  # type: ignore[arg-type]
+            # One compilation for all choices; each starts its own matcher when it is admitted.
             grammar = self.strategies.guides.request(spec, behind, message.tenant)
             for sequence in sequences:
                 sequence.grammar = grammar
+        # The time limit of a scheduler that plans nothing must not include the time without work.
         if not self.has_work:
             self._idle_limit.restart()
         self._lifecycle.submit(sequences, front=message.has_returned)
+        # After submission, because only live sequences can be paused; none has been planned yet.
         if message.is_held:
             self.operator.pause_sequences(message.sequences)
 
@@ -194,6 +201,7 @@ class EngineCore:
             quotas.
         """
         self._recovery.fenced(partial(self._quotas.set, quotas), redo=True)
+        # Repeated, because the forks of a refused leader enter the queue in its place.
         while over := [found for one in self._queue if (found := self._refused(one))]:
             for sequence, refusal in over:
                 error = refusal.code, str(refusal)
@@ -215,6 +223,8 @@ class EngineCore:
         Their pages are free on return, or once the step that computes them has completed.
         """
         for sequence_id in sequence_ids:
+            # Forks that wait for a leader, and ended sequences: the gateway holds a request's
+            # limits until each of its sequences has been reported as ended (ADR 0048).
             if self._queue.find(sequence_id) is None:
                 self._engine_time.record_unknown(sequence_id)
             self._lifecycle.cancel(sequence_id)
@@ -250,6 +260,7 @@ class EngineCore:
             # Its results are to be saved as well, and it holds pages until it has completed.
             self._completion.complete_last(self._flight)
             self._flight = None
+        # Not a loop over the queue: cancelling a leader enqueues its forks.
         while len(self._queue):
             self._lifecycle.cancel(next(iter(self._queue)).id)
         try:
@@ -353,16 +364,20 @@ class EngineCore:
         step is planned. Otherwise it is the same one.
         """
         began = time.perf_counter()
+        # At a step boundary, so that one plan is carried out with one set of strategies.
         self._recovery.retry_strategies()
+        # Plan and launch: at most one other step is in flight meanwhile.
         before = self._flight
         if before is None or self._may_overlap():
             batch = self._recovery.fenced(self._next_batch, redo=True)
             is_none = batch is None or not len(batch)
             self._flight = None if batch is None or is_none else self._launch(batch, began)
+            # Asked again: where the next step cannot overlap, this one completes at once.
             if before is None and not self._may_overlap():
                 before, self._flight = self._flight, None
         else:
             self._flight = None
+        # Complete. Time is attributed first, because sequences that end release their slots.
         preempted = self._placement.preemption.drain_preempted()
         time_shares = self._attribution.collect(None if before is None else before.batch, preempted)
         output, num_tokens = StepOutput(stats=NO_STATS), 0
@@ -372,6 +387,7 @@ class EngineCore:
         self._step_counts.add(num_tokens, time.perf_counter() - began)
         if num_tokens and self._placement.offload.measures_costs:
             self._placement.offload.record_computed(num_tokens, time.perf_counter() - began)
+        # Statistics last, so that they include everything that this step has changed.
         return msgspec.structs.replace(
             output,
             stats=self.stats,
@@ -400,8 +416,10 @@ class EngineCore:
         queue, view = self._queue, self._queue.view
         try:
             self.operator.pause_pending()
+        # The step in flight computes a sequence to be paused, and must complete first.
         except InFlight:
             return None
+        # Without this an empty plan would be held against the scheduler.
         if len(queue.paused) == len(queue):
             return None
         self._placement.deferral.review()
@@ -412,13 +430,16 @@ class EngineCore:
             check(plan, queue)
         try:
             slots, counts = self._placement.place(plan)
+        # The same for a sequence to be preempted: the next call plans again.
         except InFlight:
             return None
         self._attribution.record_plan(int(counts.sum()))
+        # A scheduler may plan nothing while a tier, a compilation or the step in flight is awaited.
         waits = self._placement.deferral.waits_for_external or self._flight is not None
         self._idle_limit.record(is_idle=not len(slots) and not waits)
         if not len(slots):
             return None
+        # After placement: drafts use only tokens and pages that the plan has left.
         drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)
         return gather(
             self._rows,
@@ -439,7 +460,9 @@ class EngineCore:
 
     def _launch(self, batch: StepBatch, began: float) -> InFlightSteps:
         launched = launch_isolating(self._runner.launch, batch, self._names_of)
+        # Runs the callbacks of completed transfers, which release the pages of KV tiers.
         self._placement.offload.wait()
         mark_launched(self._queue, batch)
+        # Until it completes, the step may write to pages of sequences that end meanwhile.
         self._pages.defers = True
         return InFlightSteps(batch, launched, began)

@@ -69,6 +69,7 @@ class HotSwaps:
         """
         answers: list[Swapped] = []
         while self._asked:
+            # Strictly in order, one opening at a time: a later swap of the same kind must win.
             command = self._asked[0]
             try:
                 if self._opening is None:
@@ -145,6 +146,7 @@ class HotSwaps:
             return strategies.open(kind, choice) if found is None else found
 
         try:
+            # The thread that opened them cannot record this: the accounts are not thread-safe.
             for name, seconds in opening.result().items():
                 strategies.plugin_times.record_call(kind, name, "open", seconds)
             if kind is Kind.LOGITS_PROCESSOR:
@@ -159,6 +161,7 @@ class HotSwaps:
         except Exception as error:
             raise EngineSwapRefused(str(error) or type(error).__name__) from error
         finally:
+            # Closes what the swap did not use, such as the rest of a chain after an error.
             opening.close_rest()
         if kind is Kind.KV_TIER:
             self._placement.offload.update_tiers()
@@ -186,6 +189,7 @@ class HotSwaps:
             found = faulty_kind(error, strategies.bound) or kind
             # Its state is undefined: the default serves one step, then the old strategy again.
             self._recovery.fall_back(found, error)
+            # If another strategy raised while it was filled, the new one stays.
             if found is kind:
                 strategies.schedule_retry(kind, before)
                 raise EngineSwapRefused(f"it cannot take over: {error}") from error

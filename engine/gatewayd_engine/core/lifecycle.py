@@ -76,6 +76,8 @@ class SequenceLifecycle:
         self._finished.append(Finished(sequence.id, reason, stop_token, error))
         with about(sequence.names):
             _log.debug("sequence %d finished: %s", sequence.id, FINISH_REASONS[reason])
+            # While it has pages: forks share the prompt's, and the last one may be cached. After an
+            # error none of them is trusted, and forks compute the prompt themselves.
             if reason != ERROR:
                 self.fork(np.array([sequence.slot], np.int32))
                 self._cache_tail(sequence)
@@ -83,6 +85,7 @@ class SequenceLifecycle:
 
     def cancel(self, sequence_id: int) -> None:
         """End a sequence whose client is not waiting for it; an unknown id is ignored."""
+        # A fork that waits for its leader is not in the queue.
         self._forks.discard(sequence_id)
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
@@ -108,6 +111,8 @@ class SequenceLifecycle:
         self.recovery.fenced(lambda: self._placement.release(sequence), redo=False)
         if orphans:
             leader = self._forks.register(orphans)
+            # One of them computes the prompt for the others. It is counted once per request, and a
+            # group that was running continues before new requests.
             leader.was_counted = sequence.was_counted
             self._enqueue(leader, front=sequence.was_admitted)
 

@@ -45,7 +45,9 @@ from gatewayd_hooks.host.watchdog import Watchdog
 
 _HEARTBEAT_SECONDS = 0.5
 """Interval at which an idle engine sends a heartbeat."""
+# Shortest interval between two reports of loading progress.
 _PROGRESS_SECONDS = 0.1
+# Pauses after a step that computed nothing, and while a thread opens a strategy.
 _IDLE_SECONDS = 0.001
 _OPENING_SECONDS = 0.005
 _REPORT_SECONDS = 1.0
@@ -65,6 +67,7 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
     began = time.monotonic()
     try:
         engine = _load(stream, config)
+    # The daemon has exited: there is no peer to report to.
     except EOFError:
         return 0
     except Exception as error:  # noqa: BLE001 - any failure must be reported to the daemon
@@ -111,10 +114,12 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
     """Serve until ``Shutdown``; raises EOFError when the daemon has exited."""
     last_sent = reported = 0.0
     while True:
+        # Before the commands, which call strategies as well as the step does.
         watchdog.arm()
         refused: list[Finished] = []
         for command in stream.read_available():
             if isinstance(command, Shutdown):
+                # Saving may take longer than a call within a step; it has a limit of its own.
                 watchdog.disarm()
                 if command.seconds > 0:
                     core.save(command.seconds)
@@ -127,9 +132,11 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 stream.send(core.inspect(command))
             else:
                 refused += _handle(core, command)
+        # With work the next step reports ended sequences; without work there is no next step.
         if refused or (core.has_ended and not core.has_work):
             ended = core.drain_ended()._asdict()
             stream.send(StepOutput(stats=core.stats, finished=refused, **ended))
+        # Between two steps, when no strategy is being called.
         for answer in core.swaps.complete_ready():
             stream.send(answer)
         has_computed, may_step = False, core.has_work and not core.swaps.holds
@@ -137,6 +144,7 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             output = core.step()
             stream.send(output)
             last_sent = time.monotonic()
+            # A step in flight counts, because its results are to be collected without a pause.
             has_computed = output.stats.step_tokens > 0 or core.is_computing
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:
@@ -144,6 +152,7 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             stream.send(StrategyReport(core.strategies.report()))
         if has_computed:
             continue
+        # An idle engine calls no strategy, and the timer would only wake it up.
         watchdog.disarm()
         # Poll a scheduler that granted nothing, or a thread that opens a strategy, after a short
         # pause instead of in a busy loop.

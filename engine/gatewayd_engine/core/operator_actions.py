@@ -67,6 +67,7 @@ class OperatorActions:
             self._paused.discard(sequence_id)
             self._pending.discard(sequence_id)
             sequence = self._queue.find(sequence_id)
+            # One that was still pending has not left the scheduler's queue.
             if sequence is not None and sequence.slot in self._queue.paused:
                 self._lifecycle.recovery.fenced(partial(self._resume, sequence), redo=False)
         self._discard_ended()
@@ -77,6 +78,7 @@ class OperatorActions:
         Raises:
             InFlight: a launched step that has not completed computes one of them.
         """
+        # Discarded one by one: after an exception the rest is still pending.
         for sequence_id in list(self._pending):
             sequence = self._queue.find(sequence_id)
             if sequence is not None:
@@ -85,6 +87,7 @@ class OperatorActions:
                 if had_run:
                     self._attribution.mark_lost(sequence.slot)
                 self._pending.discard(sequence_id)
+            # A fork that waits for its leader stays pending until it is enqueued.
             elif self._lifecycle.find(sequence_id) is None:
                 self._pending.discard(sequence_id)
 
@@ -93,6 +96,7 @@ class OperatorActions:
 
         Unknown ids are ignored.
         """
+        # The command has no answer: an unknown class is ignored.
         if message.priority not in (None, *Priority):
             return
         for sequence_id in message.sequences:
@@ -105,6 +109,7 @@ class OperatorActions:
                 sequence.priority = message.priority
                 wish = math.inf if message.deadline is None else message.deadline
                 sequence.deadline = sequence.submitted + wish
+            # Forks that wait for a leader have no slot yet; they are enqueued with the new class.
             if sequence.slot >= 0:
                 self._lifecycle.recovery.fenced(partial(self._move, sequence), redo=True)
 
@@ -129,8 +134,10 @@ class OperatorActions:
             # A tenant without requests has no pages, and must not get a number by this.
             number = self._queue.tenants.find(message.tenant)
             chosen = [] if number is None else pages.cached_pages(number)
+        # Deepest first, so that a limited eviction leaves no descendants without their parents.
         free = [one for one in chosen if not pages.is_referenced(one)]
         before, now = pages.num_free, free[:_MOST_EVICTED]
+        # Repeatable after a fault: pages that are not cached are skipped.
         evict = partial(self._placement.prefixes.evict, now)
         self._lifecycle.recovery.fenced(evict, redo=True)
         evicted, skipped = pages.num_free - before, len(chosen) - len(free)
@@ -150,12 +157,15 @@ class OperatorActions:
         if sequence.row >= 0:
             if queue.in_flight[slot]:
                 raise InFlight
+            # The victim is known; the preemption strategy decides between swap and recomputation.
             victim = self._placement.preemption.choose(np.array([slot], np.int32))
             self._placement.preemption.requeue(sequence, victim.mode)
+        # A waiting fork would retain its prompt's pages for as long as it is paused.
         inherited, sequence.inherited = sequence.inherited, []
         self._pages.release(inherited[::-1])
         queue.pause(slot)
         self._placement.deferral.discard(slot)
+        # The scheduler is called last: one that takes over after a fault gets `queue.waiting` only.
         self._strategies.plan.dequeue(slot)
 
     def _resume(self, sequence: Sequence) -> None:

@@ -99,6 +99,7 @@ class Compactor:
                 self._shorten(asked, fits, sequence, plan)
 
     def _planned(self, asked: Compacts, by_row: dict[int, Sequence]) -> list[Compaction]:
+        # Exactly the prompt has been computed, so both lengths are the prompt's.
         lengths = np.array([one.prompt_len for one in by_row.values()], np.int64)
         with attribute_faults(Kind.KV_COMPRESSION):
             planned = list(asked.plan(np.array(list(by_row), np.int64), lengths, lengths))
@@ -126,6 +127,7 @@ class Compactor:
 
         prompt = sequence.tokens[: sequence.prompt_len]
         last = min(plan.queries, sequence.prompt_len)
+        # Fitted in full before any page is released, because it reads the pages.
         found = fits.fit(prompt, sequence.pages, last, covered, ask)
         if self._shortening.shorten(sequence, covered, kept, found):
             _log.debug("prompt compacted: %d KV entries replace its first %d tokens", kept, covered)

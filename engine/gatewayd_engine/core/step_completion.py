@@ -66,7 +66,9 @@ class StepCompletion:
         """
         batch, result = flight.batch, flight.launched.result()
         self._engine_time.record_step(batch, flight.began, time.perf_counter())
+        # All were released before a later step was planned, so only this one could write to them.
         self._pages.release_deferred()
+        # A later step in flight may still write to the pages of sequences that end below.
         self._pages.defers = not is_last
         is_alive = mark_completed(self._queue, batch)
         if not is_alive.all():
@@ -77,6 +79,7 @@ class StepCompletion:
         )
         output = self._commit(batch, result, is_alive)
         self._lifecycle.recovery.fenced(
+            # After the commit, which drops tokens beyond the end of a sequence.
             lambda: self._speculation.report(batch, result, time.perf_counter() - began),
             redo=False,
         )
@@ -103,11 +106,14 @@ class StepCompletion:
             self._rows.reported[of] = end
         failed = result.failed + [(i, *lost[i]) for i in lost]
         if result.failed:
+            # Pages of a failed sequence may hold NaN, and must not be shared.
             is_alive = is_alive.copy()
             is_alive[[entry for entry, _, _ in result.failed]] = False
+        # While the sequences still hold their pages: those that end below release them.
         self._publish(batch.slots[is_alive])
         over, begins = committed.over, committed.begins
         if lost:
+            # These are ended once, below, with an error.
             stays = ~np.isin(tokens.entries, list(lost))
             over, begins = over & stays, begins & stays
         for i in np.flatnonzero(over).tolist():
@@ -116,16 +122,20 @@ class StepCompletion:
                 self._lifecycle.finish(queue[int(slots[i])], STOP, stop_token=stop)
             else:
                 self._lifecycle.finish(queue[int(slots[i])], LENGTH)
+        # Their prompts are complete. A sequence that ends with its first token forks in `finish`.
         self._lifecycle.fork(slots[begins])
         for entry, code, sentence in failed:
             sequence = queue[int(batch.slots[entry])]
+            # Before its pages are released to others.
             self._placement.scrub(sequence)
             self._lifecycle.finish(sequence, ERROR, error=(code, sentence))
+        # Last, because compaction may preempt sequences whose tokens must be committed by then.
         self._lifecycle.recovery.fenced(
             partial(self._compactor.compact_completed, batch), redo=False
         )
         return StepOutput(
             stats=NO_STATS,
+            # Entry by entry: the tokens of a sequence are consecutive.
             sequences=np.repeat(ids[tokens.entries], committed.visible).tobytes(),
             tokens=tokens.ids[
                 np.arange(tokens.ids.shape[1]) < committed.visible[:, None]

@@ -59,21 +59,26 @@ def commit_tokens(
     kept, visible = np.zeros(n, np.int64), np.zeros(n, np.int64)
     over, stop = np.zeros(n, np.bool_), np.full(n, -1, np.int64)
     alive = np.arange(n)
+    # One iteration per position, for all sequences at once; without drafts there is one.
     for rank in range(tokens.ids.shape[1]):
         alive = alive[(tokens.counts[alive] > rank) & ~over[alive]]
         if not len(alive):
             break
         ids = tokens.ids[alive, rank]
+        # Overwrites the row's drafts, accepted or not.
         rows.tokens[row[alive], lengths[alive]] = ids
         lengths[alive] += 1
         kept[alive] += 1
         ends = _find_ends(rows, row[alive], ids, lengths[alive], eos)
+        # An end token is not sent; the last token at the length limit is.
         visible[alive] += ~ends
         stop[alive[ends]] = ids[ends]
         over[alive] = ends | (lengths[alive] >= queue.limit[slots[alive]])
     # One token was counted when the step was launched.
     view.num_tokens[slots] += kept.astype(np.int32) - 1
+    # Accepted drafts have keys and values; the last token is the next step's input.
     view.num_computed[slots] += kept.astype(np.int32) - 1
+    # The report to the speculation controller, made later, must not count tokens beyond an end.
     tokens.counts = kept
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
     return CommittedTokens(kept, visible, over, stop, begins)
@@ -85,6 +90,7 @@ def visible_logprobs(
     """Return the logprobs of tokens that clients see, given their number per batch entry."""
     if not reports:
         return []
+    # Reports are in the order of the tokens, so the first ones of an entry are the visible ones.
     left = dict(zip(entries.tolist(), visible.tolist(), strict=True))
     kept = []
     for report in reports:
@@ -118,6 +124,8 @@ def _find_ends(
     # A model has few of them: comparing with each is cheaper than preparing a search.
     is_eos: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
     ends = is_eos & ~rows.ignores_eos[row]
+    # Only rows with stop tokens of their own need a Python loop.
     for i in np.flatnonzero(rows.has_stop_tokens[row]).tolist():
         ends[i] |= int(tokens[i]) in rows.stop_tokens[int(row[i])]
+    # Strictly, because the length includes the end token, which does not count as output.
     return ends & (lengths > rows.min_len[row])

@@ -68,6 +68,7 @@ class FairShare:
 
     def arrive(self, tenant: str) -> None:
         """Register the arrival of a tenant's request."""
+        # Inserted again below, as the most recently used.
         now, account = self._clock(), self._tenants.pop(tenant, None)
         if account is None:
             self._evict_idle(now)
@@ -84,7 +85,9 @@ class FairShare:
     def start(self, tenant: str) -> None:
         """Assign a slot to a request of a tenant."""
         account = self._tenants[tenant]
+        # The start tag of the latest request that got a slot; it never decreases.
         self._virtual_time = max(self._virtual_time, account.served)
+        # Before the change of `running`: counts a tenant that has been idle.
         self._num_busy += not account.is_busy
         account.running += 1
         self.num_running += 1
@@ -113,6 +116,7 @@ class FairShare:
         """Register that a request stops waiting, for whatever reason."""
         account = self._queued[tenant]
         account.waiting -= 1
+        # After the change of `waiting`: a tenant that holds slots is still busy.
         self._num_busy -= not account.is_busy
         if not account.waiting:
             del self._queued[tenant]
@@ -133,6 +137,7 @@ class FairShare:
         slots = self._slots()
         if self.num_running >= slots:
             return False
+        # It leaves a slot for another tenant; a single slot cannot be reserved.
         if account.running < slots - 1 or slots == 1:
             return True
         if account.restrained_until > self._clock():
@@ -141,11 +146,13 @@ class FairShare:
         if others_busy:
             return False
         since = self._clock() - ACTIVE_SECONDS
+        # The dict is in order of use: this is the other tenant with the latest use.
         latest = next((one for one in reversed(self._tenants.values()) if one is not account), None)
         return latest is None or latest.last_used <= since
 
     def _evict_idle(self, now: float) -> None:
         """Evict the least recently used idle accounts beyond ``MOST_IDLE``."""
+        # One more account is about to be inserted.
         too_many = len(self._tenants) - self._num_busy - MOST_IDLE + 1
         if too_many <= 0:
             return

@@ -47,6 +47,7 @@ class TenantCache(Generic[K, V]):
 
         The entry itself is evicted if it alone exceeds what its tenant may use besides others.
         """
+        # Replaces an entry of the same key together with its weight.
         self.remove(tenant, key)
         weight = self._weight_of(value)
         self._entries.setdefault(tenant, OrderedDict())[key] = value, weight
@@ -78,6 +79,7 @@ class TenantCache(Generic[K, V]):
             self._weights[tenant] = sum([weight for _, weight in entries.values()])
 
     def _evict(self) -> None:
+        # Updated per eviction, because summing again each time would be quadratic.
         count, weight = len(self), sum(self._weights.values())
         while count > self._most or weight > self._most_weight:
             tenant = max(self._entries, key=self._share)

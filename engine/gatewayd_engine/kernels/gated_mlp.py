@@ -55,6 +55,7 @@ def gated_quant(
 ) -> QuantizedRows:
     """See ``base``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
+    # One program for each row: the scale of a row needs all of its numbers in registers.
     out = empty_quantized(n, size, codes, group, gate_up.device)
     if n:
         _gated_quant[(n,)](
@@ -125,6 +126,7 @@ def gate(first: tl.tensor, second: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     """Return ``act(first)``, rounded to the input dtype, times ``second``, in that dtype."""
     value = first.to(tl.float32)
     if ACT == "silu":
+        # For very negative gates exp(-value) is infinite, and the quotient rightly zero.
         value = value / (1.0 + tl.exp(-value))
     elif ACT == "gelu":
         value = 0.5 * value * (1.0 + tl.math.erf(value * 0.7071067811865476))

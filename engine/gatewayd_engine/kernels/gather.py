@@ -35,6 +35,7 @@ def gather(
     """See ``base``."""
     if len(rows) == 0:
         return
+    # From shapes alone, so that a captured step serves any number of pages.
     most = max(max_tokens, block_table.shape[1])
     _gather[(len(rows), triton.cdiv(most, _BLOCK))](
         rows,
@@ -88,6 +89,7 @@ def _gather(
     first = tl.load(query_indptr + line)
     has_token = index < tl.load(query_indptr + line + 1) - first
     token = first + index
+    # -1 stands for the token that the previous step sampled, which the host may not have seen yet.
     uploaded = tl.load(given + token, mask=has_token, other=0)
     chosen = tl.where(uploaded >= 0, uploaded, tl.load(last_tokens + row).to(tl.int32))
     tl.store(ids + token, chosen.to(tl.int64), mask=has_token)

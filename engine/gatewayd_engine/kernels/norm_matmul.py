@@ -47,6 +47,7 @@ def norm_mm(
         x,
         scale,
         weight,
+        # A placeholder, which HAS_BIAS leaves unread.
         weight if bias is None else bias,
         out,
         n,
@@ -97,13 +98,16 @@ def _norm_mm(
     has_line = (line < lines)[None, :]
     # The matrix of a large vocabulary has more elements than an int32 can index.
     first = weight + row.to(tl.int64)[:, None] * weight_stride
+    # Rows of the up projection follow those of the gate; they are read only if there is a gate.
     second = first + rows.to(tl.int64) * weight_stride
     if EARLY:
         # The matrix is prefetched while the previous kernel is still finishing.
+        # Rows beyond the matrix prefetch its first row, not memory that is not the matrix's.
         _prefetch(tl.where(has_row, first, weight), columns, AHEAD)
         if ACT is not None:
             _prefetch(tl.where(has_row, second, weight), columns, AHEAD)
     wait(EARLY)
+    # Transposed: rows of the matrix by tokens, which are the smaller side of the tile.
     sums = tl.zeros((ROWS, LINES), tl.float32)
     others = tl.zeros((ROWS, LINES), tl.float32)
     squares = tl.zeros((LINES,), tl.float32)
@@ -113,6 +117,7 @@ def _norm_mm(
         place = x + line[None, :] * x_stride + column[:, None]
         wide = tl.load(place, mask=has_line & has_column[:, None], other=0.0).to(tl.float32)
         squares += tl.sum(wide * wide, 0)
+        # The norm's weight differs by column and so precedes the sum; its divisor follows it.
         factor = tl.load(scale + column, mask=has_column, other=0.0)
         scaled = (wide * factor[:, None]).to(x.dtype.element_ty)
         inside = has_row & has_column[None, :]
@@ -121,6 +126,7 @@ def _norm_mm(
         if ACT is not None:
             matrix = tl.load(second + column[None, :], mask=inside, other=0.0)
             others = tl.dot(matrix, scaled, others, input_precision="ieee")
+    # Complete only after the loop: the mean square needs all columns of a token.
     norm = tl.rsqrt(squares / columns + eps)[None, :]
     made = sums * norm
     if HAS_BIAS:

@@ -43,6 +43,7 @@ def rope_append(
         pages,
         num_heads,
         kv_heads,
+        # Heads that are written back: queries, and keys only where a caller reads them unpaged.
         num_heads + kv_heads if keeps_keys else num_heads,
         dim,
         table.shape[1] // 2,
@@ -55,6 +56,7 @@ def rope_append(
         pages.stride(2),
         pages.stride(3),
         HEADS=_HEADS,
+        # 0 marks a pool of the activations' own dtype, which needs no saturation.
         MOST=0.0 if pool.dtype == heads.dtype else torch.finfo(pool.dtype).max,
         BLOCK=triton.next_power_of_2(dim),
         EARLY=early,
@@ -98,8 +100,10 @@ def _rope_append(
 
     pair = tl.arange(0, BLOCK // 2)[None, :]
     angle = table + tl.load(positions + token) * table_stride + pair
+    # Pairs beyond ``rotary_dim`` get an angle of zero.
     cos = tl.load(angle, mask=pair < num_pairs, other=1.0)
     sin = tl.load(angle + num_pairs, mask=pair < num_pairs, other=0.0)
+    # The dimensions of a pair are adjacent; see ``interleave_pairs``.
     even, odd = tl.split(tl.reshape(value.to(tl.float32), (HEADS, BLOCK // 2, 2)))
     joined = tl.join(even * cos - odd * sin, even * sin + odd * cos)
     rotated = tl.reshape(joined, (HEADS, BLOCK)).to(heads.dtype.element_ty)
@@ -107,9 +111,11 @@ def _rope_append(
     # Selected rather than multiplied by one, so that infinities stay infinite.
     rotated = tl.where(is_value | (column >= 2 * num_pairs), value, rotated)
 
+    # Queries stay in place; keys and values go to their KV slot.
     tl.store(source, rotated, mask=inside & (head < num_in_place))
     place = tl.load(write + token)
     page = pages + place // page_size * page_stride + place % page_size * offset_stride
+    # Negative for queries, which the masks below leave out.
     kv_head = head - num_heads - tl.where(is_value, kv_heads, 0)
     target = page + tl.where(is_value, kv_stride, 0) + kv_head * kv_head_stride + column
     if MOST > 0.0:

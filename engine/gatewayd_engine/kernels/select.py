@@ -20,6 +20,7 @@ _EARLY_SINCE = 9
 def choose(device: torch.device) -> Kernels:
     """Return the Triton kernels on CUDA, which requires Triton, and the torch ones elsewhere."""
     if device.type == "cuda":
+        # Imported here: Triton is required on GPUs only.
         from gatewayd_engine.kernels.triton_kernels import TritonKernels
 
         is_hopper = torch.cuda.get_device_capability(device)[0] >= _EARLY_SINCE

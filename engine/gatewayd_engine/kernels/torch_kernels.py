@@ -62,6 +62,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         out: torch.Tensor,
     ) -> None:
         """See ``base``."""
+        # Rounded where the kernel rounds: the scaled stream to the matrix unit's dtype, sums once.
         wide = torch.mm((x.float() * scale).to(x.dtype).float(), weight.float().t())
         wide *= torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
         made = (wide if bias is None else wide.add_(bias)).to(out.dtype)
@@ -86,8 +87,11 @@ class TorchKernels(TorchExperts, TorchVerification):
         """See ``base``."""
         wide = torch.unflatten(x.float(), 1, (-1, group or x.shape[1]))
         is_int = codes == torch.int8
+        # Multiplied by the reciprocal, as in the kernel: a division may differ in the last bit.
         scales = wide.abs().amax(-1, keepdim=True) * (1 / (127 if is_int else 448))
+        # Rows of zeros get codes of zero rather than NaN.
         scales = scales.clamp_min_(torch.finfo(torch.float32).tiny)
+        # Integer codes cannot show NaN, so the scale does; rows with an infinity become NaN, too.
         scales = torch.where(scales.isfinite(), scales, torch.nan)
         made = (wide / scales).flatten(1)
         return QuantizedRows((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
@@ -101,6 +105,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         out: torch.Tensor,
     ) -> None:
         """See ``base``."""
+        # Integer matmul pads its rows to a minimum; those beyond ``out`` are undefined.
         made = sums[: len(out)] * lines * rows
         out.copy_(made if bias is None else made.add_(bias))
 
@@ -196,6 +201,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         """See ``base``."""
         num_tokens = len(given)
         token = torch.arange(num_tokens, device=rows.device)
+        # The sequence of each token. repeat_interleave would need its output size on the host.
         line = torch.searchsorted(query_indptr[1:].contiguous(), token, right=True)
         position = (starts[line] + token - query_indptr[line]).long()
         row = rows[line]
@@ -210,6 +216,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         own = line.clamp_max(len(rows) - 1)
         column = (place - page_indptr[own]).clamp(0, block_table.shape[1] - 1)
         held = block_table[rows[own], column]
+        # Entries beyond the last sequence's pages are left unchanged.
         pages[:most] = torch.where(line < len(rows), held, pages[:most])
 
     def sample(
@@ -224,6 +231,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         """See ``base``."""
         index = rows.long()
         raw = logits.float()
+        # Propagates NaN, by which the caller notices a row that failed.
         best = raw.amax(-1)
         clean = raw.masked_fill(raw.isnan(), -torch.inf)
         temperature = columns.temperature[index]
@@ -238,6 +246,7 @@ class TorchKernels(TorchExperts, TorchVerification):
             tokens.copy_(drawn)
             best = bits.view(torch.float32).copy_(best)
         if last_tokens is not None:
+            # Padding rows share one batch row, whose token is never read.
             last_tokens.index_copy_(0, index, tokens)
         return tokens, best
 
@@ -254,6 +263,7 @@ class TorchKernels(TorchExperts, TorchVerification):
 
     def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
         """See ``base``. The logit of a forbidden token stays NaN if it is NaN."""
+        # As little-endian bytes: a table of 256 entries fits the cache.
         places = bitmask.view(torch.uint8).flatten().int()
         most = _most(logits.device).index_select(0, places).view(len(bitmask), -1)
         index = lines.long()

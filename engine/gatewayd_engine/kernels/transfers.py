@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 def pinned(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """Return a pinned host copy, whose memory is not reused before the device has read it."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
+    # Both copy, so the caller may reuse its array at once.
     return tensor.clone() if device.type == "cpu" else tensor.pin_memory()
 
 
@@ -35,6 +36,7 @@ class PendingHostCopy:
         """Wait for the copy and return the arrays."""
         if self._arrived is not None:
             self._arrived.synchronize()
+        # The copy is complete, so the memory may be reused from here on.
         self._sources = ()
         return [host.numpy() for host in self._hosts]
 
@@ -75,6 +77,7 @@ class HostCopier:
             for host, tensor in zip(hosts, tensors, strict=True):
                 host.copy_(tensor)
             return PendingHostCopy(hosts, (), None)
+        # Waits for what is launched already; kernels of later steps overlap with the copy.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for host, tensor in zip(hosts, tensors, strict=True):

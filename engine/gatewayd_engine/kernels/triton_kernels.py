@@ -109,6 +109,7 @@ class TritonKernels:
     @property
     def decode_attention(self) -> Callable[..., None]:
         """See ``base``."""
+        # Bound at each access, as the launch mode is chosen while the engine starts.
         return partial(decode_attention, early=self.launches_early)
 
     def gather(
@@ -146,6 +147,7 @@ class TritonKernels:
         early = self.launches_early
         return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
 
+    # These have no early form: they start when all previous kernels have ended.
     quantize = staticmethod(quantize)
     dequantize_sums = staticmethod(dequantize_sums)
     grouped_mm = staticmethod(grouped_mm)

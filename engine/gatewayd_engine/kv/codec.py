@@ -98,6 +98,7 @@ class Codec:
         """
         heads = torch.linspace(-4, 4, self._head_dim, dtype=self._dtype).view(1, 1, -1)
         try:
+            # Zeroed pages are read beyond a sequence's tokens, and a masked NaN is still a NaN.
             blank = self.decode(torch.zeros(1, 1, self.record_bytes, dtype=torch.uint8))
             found = self.decode(self.encode(heads))
         except StrategyFault as fault:
@@ -154,8 +155,10 @@ def pool_format(
         raise EngineConfigError(f"kv_codec {choice.name} returned {size!r} bytes per record")
     is_plain = element == torch.float8_e4m3fn
     if elements is None:
+        # Records are decoded before attention, so any format will do.
         return PoolFormat(size, None, is_plain)
     _check_element(config.device, choice.name, element, elements())
+    # Kernels read one 8-bit float per number, without scales.
     if size != head_dim:
         raise EngineConfigError(
             f"kv_codec {choice.name} returned {size!r} bytes per record; it must be {head_dim}"

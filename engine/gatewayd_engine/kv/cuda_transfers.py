@@ -78,6 +78,7 @@ class CudaTransfers:
     def copy_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Request copies to the host; only ``add`` may read them before they have completed."""
         hosts = [_host(self._pages.shape[1]) for _ in pages]
+        # Only enqueued: copies back into the pool follow on the same stream.
         self._copies += [(host, self._pages[page]) for page, host in zip(pages, hosts, strict=True)]
         return [host.numpy() for host in hosts]
 
@@ -149,6 +150,7 @@ def _pinned(source: NDArray[np.uint8]) -> torch.Tensor:
     """Return the bytes in contiguous pinned memory, copying those of a tier if necessary."""
     source = source.reshape(-1)
     if source.flags.writeable:
+        # Swapped pages come back in the pinned memory of `copy_out`, without another copy.
         tensor = torch.from_numpy(source)
         if tensor.is_pinned():
             return tensor

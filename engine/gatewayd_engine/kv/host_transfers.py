@@ -54,6 +54,7 @@ class HostTransfers:
             sources: contents of each page; unchanged until the copies have completed.
             then: called on completion, by the waiting thread.
         """
+        # A running thread iterates over the requests, which must not change meanwhile.
         if self._worker is not None:
             self.wait()
         shape = self._target.shape[1:]
@@ -76,11 +77,14 @@ class HostTransfers:
 
     def wait_for(self, layer: int) -> None:
         """Wait for one layer of all requested copies, which need not have been started."""
+        # Copies that have not been started are made here. With the last layer all have arrived, and
+        # their callbacks are due.
         if self._worker is None or layer + 1 == self._target.shape[1]:
             self.wait()
             return
         with self._changed:
             self._changed.wait_for(lambda: self._arrived > layer or self._ended)
+        # The thread has failed: this raises.
         if self._arrived <= layer:
             self.wait()
 
@@ -99,6 +103,7 @@ class HostTransfers:
             if self._arrived < self._target.shape[1]:
                 raise RuntimeError("pages were not copied into the pool")
         self.on_copied(len(self._jobs), self._seconds)
+        # Reset before the callbacks: one that raises must leave no stale requests behind.
         thens = self._thens
         self._jobs, self._thens, self._worker = [], [], None
         self.pending = False
@@ -109,6 +114,7 @@ class HostTransfers:
         """Copy pages to the host, so that they can be reused; ``add`` copies them back."""
         self.wait()
         began = time.perf_counter()
+        # Indexing with a list copies, so the pages may be overwritten afterwards.
         copy = self._target[pages].reshape(len(pages), -1)
         self.on_copied(len(pages), time.perf_counter() - began)
         return list(copy)
@@ -130,6 +136,7 @@ class HostTransfers:
         try:
             self._copy()
         finally:
+            # Also after an error, or attention would wait forever.
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
@@ -137,6 +144,7 @@ class HostTransfers:
     def _copy(self) -> None:
         began = time.perf_counter()
         for layer in range(self._target.shape[1]):
+            # Layer by layer over all pages, in the order in which attention waits for them.
             for page, source in self._jobs:
                 np.copyto(self._target[page, layer], source[layer])
             self._seconds = time.perf_counter() - began

@@ -36,6 +36,7 @@ def write_front(pool: KvPool, pages: list[int], kept: int, found: list[Compacted
         for half, numbers in enumerate((compacted.keys, compacted.values)):
             tokens = numbers.transpose(0, 1).to(pool.dtype).contiguous()
             records = tokens if pool.codec is None else pool.codec.encode(tokens)
+            # ``[kept, kv_heads, last]`` in pages of ``[page_size, kv_heads, last]``.
             pool.data[of_keys, layer, half] = torch.unflatten(records, 0, (end, -1))
         _write_biases(pool, pages[end:], layer, compacted.bias)
 
@@ -44,6 +45,7 @@ def _write_biases(pool: KvPool, pages: list[int], layer: int, bias: torch.Tensor
     """Write the biases of a layer, shape ``[kv_heads, kept]``, to their pages."""
     each, raw = _keys_per_page(pool), _raw(pool)
     for page, part in zip(pages, torch.split(bias.float(), each, 1), strict=True):
+        # Whole heads of ``each`` biases, so that a page is read back as ``[kv_heads, each]``.
         filled = torch.zeros(len(bias), each)
         filled[:, : part.shape[1]] = part
         own = filled.view(torch.uint8).flatten()
@@ -61,6 +63,7 @@ def read_biases(pool: KvPool, front: CompactedPrefix) -> torch.Tensor:
 def _keys_per_page(pool: KvPool) -> int:
     """Return the number of keys whose biases fit in one page."""
     _, _, halves, size, _, last = pool.data.shape
+    # The bytes of one head in one layer of a page, keys and values together.
     return halves * size * last * pool.data.itemsize // _BYTES
 
 

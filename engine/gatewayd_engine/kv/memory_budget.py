@@ -14,6 +14,7 @@ class MemoryBudget:
 
     def __init__(self, free: int) -> None:
         self._free = max(free, 0)
+        # Draft models are loaded in background threads as well.
         self._lock = threading.Lock()
 
     @property

@@ -75,7 +75,10 @@ class Pages:
         self.on_uncached: Callable[[int], None] | None = None
         self.defers = False
         self._deferred: list[list[int]] = []
+        # A stack: the page released last is reused first, and page 0 is the first of all.
         self._free = list(range(num_pages - 1, -1, -1))
+        # Arrays of the standard library: single entries are cheaper to read and write than numpy's,
+        # and numpy reads them as a whole for inspection.
         self._refs = array("i", [0]) * num_pages
         self._known = bytearray(num_pages)
         # Kept for a new eviction strategy.
@@ -124,6 +127,7 @@ class Pages:
             OutOfPages: all pages are referenced, or reserved by floors of other tenants.
         """
         quotas = self.quotas
+        # Before anything is evicted, because evicting would not help.
         if quotas is not None and quotas.is_full(tenant):
             raise OverCeiling
         if self._free:
@@ -131,12 +135,14 @@ class Pages:
         elif self.available(tenant) > 0:
             page = self._choose_evicted(tenant)
             self.evictions += 1
+            # While the page still has its contents: KV tiers may store them.
             if self.on_evict is not None:
                 self.on_evict(page)
             self._known[page] = 0
             self._origins[page] = None
             if self.on_uncached is not None:
                 self.on_uncached(page)
+            # If this raises, the page is in no list until `replace_prefix_cache`.
             if self._plan.forget is not None:
                 self._plan.forget(page)
         else:
@@ -157,9 +163,11 @@ class Pages:
                     raise ValueError(f"evicted page {page}, which is not cached")
                 if quotas is None:
                     return page
+                # None if a floor protects the page, which is set aside: ask the strategy again.
                 chosen = quotas.apply_floor(page, self._owners[page], tenant)
                 if chosen is not None:
                     return chosen
+            # Only pages set aside are left, of which the tenant may evict its own.
             return quotas.next_protected(tenant)
 
     @property
@@ -172,6 +180,7 @@ class Pages:
         if self._plan.drop is None or not self.is_known(page) or self._refs[page]:
             raise ValueError(f"page {page} cannot be evicted")
         quotas, tenant = self.quotas, self._owners[page]
+        # The strategy does not know pages that were set aside.
         if quotas is None or not quotas.is_protected(tenant, page):
             with attribute_faults(Kind.EVICTION):
                 self._plan.drop(page)
@@ -192,6 +201,7 @@ class Pages:
                 self._plan.reuse(page)
             else:
                 self._return_to_eviction(page)
+        # Last, so that the reference is not counted if the strategy raises.
         self._refs[page] += 1
 
     def _return_to_eviction(self, page: int) -> None:
@@ -235,6 +245,7 @@ class Pages:
 
     def set_quotas(self, bounds: Mapping[int, PageQuota]) -> None:
         """Replace the quotas of all tenants, by tenant number."""
+        # Pages were set aside under the old floors, which may not apply under the new ones.
         self.restore_protected()
         self.quotas = Quotas(bounds) if bounds else None
         if self.quotas is not None:
@@ -250,6 +261,8 @@ class Pages:
             return
         with attribute_faults(Kind.EVICTION):
             pages = self.quotas.drain_protected()
+            # Announced parents first, by contract; released in the order in which they were set
+            # aside, to be evicted in that order.
             for page in sorted(pages, key=self._depth):
                 self._return_to_eviction(page)
             for page in pages:
@@ -321,6 +334,7 @@ class Pages:
         order = np.argsort(parents, kind="stable")
         sorted_parents = parents[order]
         found = [page]
+        # Breadth-first: the list grows during the iteration.
         for one in found:
             first, end = np.searchsorted(sorted_parents, (one, one + 1))
             found += order[first:end].tolist()
@@ -337,6 +351,7 @@ class Pages:
     def replace_eviction(self, plan: StepPlan) -> None:
         """Use another eviction strategy, and hand all cached pages to it."""
         self._plan = plan
+        # Derived from references and known pages, whatever a failed strategy has left behind.
         self._free = []
         if self.quotas is not None:
             # This may be called after a fault that left the accounts inconsistent.
@@ -346,6 +361,7 @@ class Pages:
             cached = [(page, origin) for page, origin in enumerate(self._origins) if origin]
             for page, origin in sorted(cached, key=lambda entry: entry[1].depth):
                 plan.cached(page, origin)
+        # Descending, so that the lowest free page is on top of the stack.
         for page in range(self.num_pages - 1, -1, -1):
             if self._refs[page]:
                 continue
@@ -381,6 +397,7 @@ class Pages:
             PageInvariantError: they do not match.
         """
         counted = array("i", [0]) * self.num_pages
+        # Deferred pages are still referenced, though no sequence holds them.
         for pages in (*holders, *self._deferred):
             for page in pages:
                 counted[page] += 1

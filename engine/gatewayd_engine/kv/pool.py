@@ -76,6 +76,7 @@ class KvPool:
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a whole page, all layers, for copy-on-write."""
+        # The source may still be the target of a pending copy.
         self.transfers.wait()
         self.data[target].copy_(self.data[source])
 

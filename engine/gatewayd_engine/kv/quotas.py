@@ -71,6 +71,7 @@ class Quotas:
     def num_reserved(self) -> int:
         """Cached pages that are evicted only for their own tenants."""
         cached = self.cached
+        # A floor protects pages that are cached; it reserves none for later (ADR 0025).
         return sum(min(one.floor, cached.get(tenant, 0)) for tenant, one in self.bounds.items())
 
     def reserved_from(self, tenant: int) -> int:
@@ -136,6 +137,7 @@ class Quotas:
             return self._count_evicted(page, tenant)
         if aside is None:
             aside = self._aside[tenant] = {}
+        # Appended here and taken from the front: the strategy's order holds within the tenant.
         aside[page] = None
         self.num_protected += 1
         return None if is_within_floor else self._first(tenant)

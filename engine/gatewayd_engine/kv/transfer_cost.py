@@ -19,6 +19,7 @@ class CostLine:
 
     def add(self, amount: float, seconds: float) -> None:
         """Add a sample."""
+        # Decayed sums are sufficient for the fit: no samples are stored.
         decay = _DECAY
         self._weight = self._weight * decay + 1
         self._x = self._x * decay + amount

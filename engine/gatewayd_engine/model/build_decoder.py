@@ -85,6 +85,7 @@ def assemble(
             small and sensitive to quantization; None to keep all weights as they are.
         kv_scales: KV cache scales by layer, to be folded into the weights.
     """
+    # Look-ups need floats; a tied head is built of the table as stored, which may be quantized.
     table = weights.matrix(_EMBEDDING)
     embedding = dense(table).to(weights.dtype)
     builder = LayerBuilder(spec, weights, parts, quantize, embedding.device, kv_scales or {})
@@ -92,6 +93,7 @@ def assemble(
     norm = builder.norm("model.norm")
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
     if isinstance(head, DenseGpuLinear) and head.shares_storage(embedding):
+        # A tied head that was not copied is in memory once.
         builder.nbytes -= embedding.nbytes
     # GPU kernels add in whatever order is fastest: batch invariance is guaranteed on CPUs only.
     rounds_inputs = embedding.device.type == "cpu" and builder.set_batch_invariant(head)
@@ -145,6 +147,8 @@ class LayerBuilder:
         spec, prefix = self._spec, f"model.layers.{index}"
         attention = self._attention(index, f"{prefix}.self_attn")
         mlp = self._mlp(index) if mlp is None else mlp
+        # Parts before norms: a norm may produce the form that the matrix after it reads. Norms
+        # after a part feed the residual stream instead.
         entries = (attention.entry, mlp.entry, None, None)
         before_attention, before_mlp, *after = (
             self.norm(f"{prefix}.{name}", entry)
@@ -224,6 +228,7 @@ class LayerBuilder:
             return False
         # The output of a float head is not quantized any more.
         linears = [linear for linear in self._linears if linear is not head]
+        # Other parts, such as integer products, are batch-invariant already.
         for part in (self.rotary, *self._gates, *linears):
             if isinstance(part, BatchInvariantMode):
                 part.is_steady = True
@@ -234,6 +239,7 @@ class LayerBuilder:
         if moe is None or not moe.layers[index]:
             names = ("gate_proj", "up_proj", "down_proj")
             return self._feed_forward(f"model.layers.{index}.mlp", names)
+        # One kernel for all experts where their format allows it, else one expert at a time.
         grouped = self._grouped(index, moe)
         if grouped is not None:
             return grouped
@@ -249,6 +255,7 @@ class LayerBuilder:
         hidden, inner = self._spec.hidden_size, moe.intermediate_size
         sizes = ((2 * inner, hidden), (hidden, inner))
         stacks: list[Stack] = []
+        # Each matrix is copied to its stack before the next one is read.
         for number in range(experts):
             for part, weight in enumerate(self._expert_weights(index, number)):
                 form = parts.form(weight, self._weights.dtype)
@@ -257,6 +264,7 @@ class LayerBuilder:
                 if form is None or not stacks[part].set_expert(number, form):
                     what = describe_weight(weight) if form is None else "of several formats"
                     self._warn_ungrouped(index, what)
+                    # Read again one by one, from the first on: experts already stacked are dropped.
                     return None
         gate_up, down = stacks
         self.nbytes += gate_up.nbytes + down.nbytes
@@ -273,6 +281,7 @@ class LayerBuilder:
 
     def _warn_ungrouped(self, index: int, what: str) -> None:
         """Log once why experts run one at a time."""
+        # True until the first such layer has been built.
         if self.is_capturable:
             _log.warning(
                 "experts of layer %d are %s: experts run one at a time, the host waits for the"
@@ -306,6 +315,7 @@ class LayerBuilder:
             norms = torch.cat((query, key))
             if scales is not None:
                 norms = scaled_norms(norms, spec, scales)
+            # In the order of the projection's rows, which are interleaved as well.
             norms = interleave_pairs(norms, spec.rope.rotary_dim)
             self.nbytes += norms.nbytes
             qk_norm = self._parts.head_norm(norms, spec.norm_eps)
@@ -322,6 +332,7 @@ class LayerBuilder:
 
     def _matrix_names(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
         """Return the names of matrices with a common input, stored fused or separately."""
+        # Phi-3 releases store these projections fused.
         is_joined = f"{prefix}.{joined}.weight" in self._weights
         return [f"{prefix}.{part}" for part in ((joined,) if is_joined else parts)]
 
@@ -341,6 +352,7 @@ def _order(spec: ModelSpec, device: torch.device) -> torch.Tensor:
     """
     rotated = spec.num_heads + spec.num_kv_heads
     heads = torch.arange((rotated + spec.num_kv_heads) * spec.head_dim, device=device)
+    # Row indices in place of rows: one selection then reorders codes, scales and biases alike.
     heads = torch.unflatten(heads, 0, (-1, spec.head_dim))
     turned = interleave_pairs(heads[:rotated], spec.rope.rotary_dim)
     return torch.cat((turned, heads[rotated:])).flatten()

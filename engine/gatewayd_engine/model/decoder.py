@@ -49,10 +49,12 @@ class Attention:
             The input of ``out``, shape ``[num_tokens, num_heads * head_dim]``.
         """
         if isinstance(attend, RotatingAttend):
+            # Rotary embedding is fused with the append to the KV pool: heads are not rotated here.
             joined = self._buffers.split(self.entry(x, out=attend.room))
             if self._qk_norm is not None:
                 self._qk_norm(joined[:, : self._buffers.num_rotated])
             return attend(self._index, joined)
+        # Projection, norms and rotation in one buffer, through views that are cached.
         heads = self._buffers.like(x)
         self.entry(x, out=heads.flat)
         if self._qk_norm is not None:
@@ -107,8 +109,10 @@ class DecoderLayer:
         """
         attended = self._attention(self._before_attention(x, delta), rotation, attend)
         if self._after_attention is None:
+            # Added by the product itself, or deferred to the next norm, which reads the stream.
             delta = self._attention.out.add_to(x, attended)
         else:
+            # A norm needs the whole output before it is added.
             delta = self._after_attention(self._attention.out(attended))
         normed = self._before_mlp(x, delta)
         if self._after_mlp is None:
@@ -176,6 +180,7 @@ class Decoder:
             After the final norm, shape ``[num_tokens, hidden]``.
         """
         x = self.embed(ids)
+        # Gathered once: all layers rotate by the same angles.
         rotation = None if isinstance(attend, RotatingAttend) else self._rotary.at(positions)
         delta = None
         for layer in self._layers:
@@ -198,5 +203,6 @@ class Decoder:
         cap = self.spec.logit_softcap
         if cap is None:
             return self._head(hidden, out=out)
+        # In float32: near the cap, bfloat16 would make different logits equal.
         logits = self._head(hidden).float().div_(cap).tanh_()
         return torch.mul(logits, cap, out=out)

@@ -49,6 +49,7 @@ class JsonFields:
     def size(self, key: str, default: int | None = None, most: int = LARGEST_SIZE - 1) -> int:
         """Return a positive integer of at most ``most``."""
         value = self._or_default(key, default)
+        # A bool is an int in Python.
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, "a positive integer")
         if not 0 < value <= most:
@@ -60,6 +61,7 @@ class JsonFields:
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, "a number")
+        # False for NaN and infinities, too, which Python's JSON parser accepts.
         if not 0 < value <= LARGEST_NUMBER:
             raise self._wrong(key, f"above 0 and at most {LARGEST_NUMBER:.0e}")
         return float(value)
@@ -138,5 +140,6 @@ class JsonFields:
 
     def _wrong(self, key: str, expected: str) -> SpecError:
         shown = repr(self._values.get(key))
+        # Untrusted files may have values of any length.
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
         return SpecError(f"{self.where}: {key} must be {expected}, not {shown}")

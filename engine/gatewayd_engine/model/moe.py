@@ -71,6 +71,7 @@ class MixtureOfExperts:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
         weights, chosen = self._router(x)
         visits = chosen.flatten()
+        # Tokens sorted by expert, so that each expert's inputs are one slice.
         order = visits.argsort(stable=True)
         grouped = x[order // chosen.shape[1]]  # [n * top_k, hidden], by expert
         answers = torch.empty_like(grouped)
@@ -135,6 +136,7 @@ class GroupedExperts:
         """
         kernels, router, matrices = self._kernels, self._router, self._gate_up.matrices
         x = torch.zeros((max(_COUNTS), matrices.columns), dtype=dtype, device=matrices.device)
+        # Variants of the routing kernels, then of the experts' for each number of lines in a block.
         for count in _COUNTS:
             self(x[:count])
         weights, chosen = kernels.route(

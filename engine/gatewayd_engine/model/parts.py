@@ -170,7 +170,10 @@ class FusedParts:
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
     ) -> Norm:
         """See ``LayerParts``."""
+        # Once, at load time: kernels take the complete weight.
         scale = weight.float() + offset
+        # The form of the output is decided here, not in each step. Static scales are not applied by
+        # fused kernels, so such matrices quantize their inputs themselves.
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.add_rms_norm_quant, entry.takes, entry.group
             # ``entry`` is the only consumer, and it accepts codes.
@@ -185,6 +188,7 @@ class FusedParts:
             if x.shape[0] not in fusion.lines:
                 return fused(x, delta, scale, eps)
             if delta is not None:
+                # The fused product reads the stream, but adds nothing to it.
                 x.add_(delta)
             # ``entry`` is the only consumer, and it applies the norm.
             return cast("torch.Tensor", FusedNorm(x, scale, eps))
@@ -205,6 +209,7 @@ class FusedParts:
         fused = self._kernels.gated
         if not isinstance(source, DenseGpuLinear):
             return lambda joined: fused(joined, act)
+        # A product that applies the norm applies the gate as well, and returns a ``FusedGate``.
         source.act = act
         return lambda joined: joined.value if isinstance(joined, Fused) else fused(joined, act)
 

@@ -58,6 +58,7 @@ class HeadBuffers:
         if heads is None:
             heads = self._make(x)
             if num_tokens <= _MAX_CACHED_TOKENS:
+                # Layers may share it: each has appended its keys before the next one projects.
                 self._cached[num_tokens] = heads
         return heads
 

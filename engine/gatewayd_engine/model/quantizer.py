@@ -73,7 +73,9 @@ class Quantizer:
             LoadError: it cannot be quantized, or the strategy returned an invalid weight.
         """
         found = {glob for glob in self._skip if fnmatchcase(matrix.name, glob)}
+        # What is left after loading is probably misspelled.
         self._unmatched -= found
+        # All globs are tried even after a match, as each may match only this matrix.
         if found:
             return weight
         try:
@@ -132,6 +134,7 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
         if choice is None or choice.name == AUTO:
             return None
         if [_KIND, choice.name] in config.quarantined:
+            # Float weights serve without it; for quantized ones, below, there is no such fallback.
             _log.error("%s.%s is quarantined: the weights stay as they are", _KIND, choice.name)
             return None
         return choice
@@ -146,6 +149,7 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
             f"{announced.where}.quant_method is {method!r}, but [quantizer] strategy is none; set"
             " it to auto"
         )
+    # There is no table of methods: a checkpoint's ``quant_method`` is the name of a plugin.
     installed = sorted({row.name for row in host.report() if row.kind == _KIND})
     if choice.name == AUTO:
         if name not in installed:

@@ -65,6 +65,7 @@ def read_rope(
     for key in ("full_attention", "sliding_attention"):
         if key in given:
             raise SpecError(f"{given.where} differs by layer ({key}); that is not supported")
+    # ``type`` is the older name of the field.
     kind = given.text("rope_type", given.text("type", "default"))
     # The first Phi-3 releases wrote these names for what is longrope there.
     if kind == "su" or (kind == "yarn" and "short_factor" in given):
@@ -109,6 +110,7 @@ def read_rope(
 
 def _original_len(config: JsonFields, given: JsonFields) -> int:
     key = "original_max_position_embeddings"
+    # Phi-3 has it beside the RoPE settings, others among them.
     length = config.size(key, given.size(key, config.size("max_position_embeddings")))
     if length < 2:
         raise SpecError(f"{config.where}: {key} must be at least 2, not {length}")
@@ -122,6 +124,7 @@ def _yarn(config: JsonFields, given: JsonFields, theta: float, rotary_dim: int) 
     if magnitude is None:
         mscale = given.optional_number("mscale")
         mscale_all_dim = given.optional_number("mscale_all_dim")
+        # ``mscale`` is DeepSeek's extension; as in transformers, it counts only if both are set.
         magnitude = _yarn_magnitude(factor, mscale if mscale and mscale_all_dim else 1.0)
         if mscale and mscale_all_dim:
             magnitude /= _yarn_magnitude(factor, mscale_all_dim)

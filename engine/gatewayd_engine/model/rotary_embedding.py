@@ -24,6 +24,7 @@ class Rotary(BatchInvariantMode):
     def __init__(self, spec: RopeSpec, max_len: int, device: torch.device | str) -> None:
         super().__init__()
         angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies(spec))
+        # The attention factor is the radius, so that it costs nothing per step.
         self._table = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)
         self._rotary_dim = spec.rotary_dim
 
@@ -64,6 +65,7 @@ def _rotate(view: torch.Tensor, rotation: torch.Tensor) -> None:
     if view.is_complex():
         view.mul_(rotation)
         return
+    # A float32 copy is rotated, as torch has no complex numbers of bfloat16.
     pairs = torch.view_as_complex(torch.unflatten(view.float(), -1, (-1, 2)))
     view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
 
@@ -76,6 +78,7 @@ def interleave_pairs(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:
         rotary_dim: number of rotated dimensions.
     """
     order = torch.arange(rows.shape[1], device=rows.device)
+    # Dimension i is followed by its partner, i + rotary_dim / 2.
     order[:rotary_dim] = order[:rotary_dim].view(2, -1).t().flatten()
     return rows[:, order]
 
@@ -117,6 +120,7 @@ def _yarn(wavelengths: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
     """Scale by the number of rotations in the original context. Source: arXiv 2309.00071."""
 
     def dimension(turns: float) -> float:
+        # Index of the pair that makes so many turns over the original context.
         ratio = math.log(spec.original_len / (turns * 2 * math.pi))
         return spec.rotary_dim * ratio / (2 * math.log(spec.theta))
 
@@ -124,6 +128,7 @@ def _yarn(wavelengths: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
     if spec.truncate:
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, spec.rotary_dim - 1)
+    # A linear ramp: pairs with many turns keep their wavelengths, those with few are stretched.
     steps = torch.arange(spec.rotary_dim // 2, dtype=torch.float32) - low
     keep = 1 - torch.clamp(steps / (high - low if high != low else 0.001), 0, 1)
     return (1 - keep) / (spec.factor * wavelengths) + keep / wavelengths

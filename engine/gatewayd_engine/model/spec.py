@@ -87,6 +87,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     dtype: str
     moe: MoeSpec | None
+    # Not hashed, as it holds a dict.
     quantization: Announcement | None = field(default=None, hash=False)
 
     @property
@@ -133,6 +134,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         )
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     is_gemma = architecture == "Gemma2ForCausalLM"
+    # Gemma scales scores by another number than the size of a head.
     scalar = config.number("query_pre_attn_scalar", 256) if is_gemma else float(head_dim)
     has_bias = family.biases == "configured" and config.flag("attention_bias", False)
     return ModelSpec(
@@ -171,6 +173,7 @@ def _architecture(config: JsonFields) -> str:
     named = config.texts("architectures") or ()
     model_type = config.text("model_type", "")
     candidates = named or tuple(filter(None, [MODEL_TYPES.get(model_type)]))
+    # A config.json may name several architectures; the first supported one counts.
     for name in candidates:
         if name in FAMILIES:
             return name
@@ -192,6 +195,7 @@ def _quantization(folder: Path, config: JsonFields) -> Announcement | None:
     name = next((each for each in ANNOUNCED if config.raw(each) is not None), ANNOUNCED[0])
     values, where = config.raw(name), f"{config.where}: {name}"
     if has_gguf(folder):
+        # A GGUF file announces its own types, so this announcement is of other weights.
         if values is not None:
             raise SpecError(f"{where} is of other weights than the gguf file's; remove it")
         try:
@@ -228,6 +232,7 @@ def _windows(config: JsonFields, family: Family, num_layers: int) -> tuple[int, 
             first = (config.indices("max_window_layers") or (28,))[0]
             is_used = config.flag("use_sliding_window", False)
             has_window = [is_used and layer >= first for layer in range(num_layers)]
+            # Without use_sliding_window, layers that ``layer_types`` lists have no window either.
             window = window if is_used else 0
         case "alternating":
             has_window = [layer % 2 == 0 for layer in range(num_layers)]
@@ -252,6 +257,7 @@ def _moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | None:
     num_experts = config.size(
         "num_local_experts", config.size("num_experts", 128 if is_qwen else 8)
     )
+    # Before any name is generated: a config.json must not take all memory.
     if num_experts * num_layers > MOST_EXPERTS:
         raise SpecError(
             f"{config.where}: {num_experts} experts in each of {num_layers} layers are more than"
@@ -278,6 +284,7 @@ def _moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | None:
 def _eos_token_ids(folder: Path, config: JsonFields) -> tuple[int, ...]:
     ids = set(config.indices("eos_token_id"))
     if (folder / "generation_config.json").exists():
+        # Chat models often name the end of a turn there only.
         ids.update(JsonFields.of_file(folder / "generation_config.json").indices("eos_token_id"))
     return tuple(sorted(ids))
 

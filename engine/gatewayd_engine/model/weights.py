@@ -44,6 +44,7 @@ def validated(matrix: Matrix, weight: Weight) -> Weight:
         validated(matrix, weight.weight)
         if weight.activations not in ("int8", "e4m3"):
             raise ValueError(f"its inputs cannot be rounded to {weight.activations!r}")
+        # Inputs are divided by the scale: zero would make NaN of all of them.
         if not (math.isfinite(weight.scale) and weight.scale > 0):
             raise ValueError(
                 f"the scale of its inputs is {weight.scale}, and they are divided by it"
@@ -74,6 +75,7 @@ def validated(matrix: Matrix, weight: Weight) -> Weight:
 
 
 def _is_half_zeros(values: torch.Tensor) -> bool:
+    # A matrix may be large: sums of four need no more than a byte.
     filled = torch.unflatten(values != 0, 1, (-1, 4)).sum(-1, dtype=torch.int8)
     return not bool((filled > 2).any())
 
@@ -105,6 +107,7 @@ def dense(weight: Weight) -> torch.Tensor:
         return weight.values
     if isinstance(weight, StaticWeight):
         return dense(weight.weight)
+    # Scaled in place, so that there is one matrix of floats at a time.
     values = _floats(weight.codes)
     if weight.group_of is not None:
         index = weight.group_of.long()
@@ -124,6 +127,7 @@ def _floats(codes: torch.Tensor) -> torch.Tensor:
         return codes.float()
     # The same bits read as bfloat16 are 2**-120 times the value, also of subnormal codes. Torch's
     # own cast gives the same result and takes twenty times as long.
+    # The mask clears copies of the sign bit, which int16 brings into the exponent.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(-0x7801)
     return bits.view(torch.bfloat16).float().mul_(2.0**120)
 
@@ -205,6 +209,7 @@ def concat_rows(weights: Sequence[Weight]) -> Weight:
         return _joined_static(weights, static)
     grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
     if len(grouped) == len(weights) and _are_alike(grouped):
+        # Splitting groups repeats scales and changes no number, unlike dequantizing.
         groups = max(weight.scales.shape[1] for weight in grouped)
         if all(groups % weight.scales.shape[1] == 0 for weight in grouped):
             return _joined([_finer(weight, groups) for weight in grouped])
@@ -220,6 +225,7 @@ def _joined_static(weights: Sequence[Weight], static: Sequence[StaticWeight]) ->
     if len(static) < len(weights) or len(kinds) > 1 or isinstance(whole, SparseWeight):
         _log.info("matrices of one input have no common scale for it: static scales are not used")
         return whole
+    # With the largest, no matrix has inputs clamped that its own scale would not clamp.
     largest = max(weight.scale for weight in static)
     return _around(static[0], whole)._replace(scale=largest)
 
@@ -242,6 +248,7 @@ def _are_alike(weights: Sequence[GroupedWeight]) -> bool:
 
 def _are_grouped_alike(one: GroupedWeight, other: GroupedWeight) -> bool:
     if one.group_of is None or other.group_of is None:
+        # Both None, or one has adjacent groups and the other has not.
         return one.group_of is other.group_of
     is_same = one.scales.shape[1] == other.scales.shape[1]
     return is_same and torch.equal(one.group_of, other.group_of)

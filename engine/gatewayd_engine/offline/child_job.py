@@ -19,6 +19,7 @@ def read_job(job_type: type[Job]) -> tuple[Job, Callable[[msgspec.Struct], None]
     Returns:
         The job, and a function that writes an event.
     """
+    # Ctrl-C reaches the parent, too, which handles it: end without a traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     # If the parent process is killed, exit silently as well.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)

@@ -39,6 +39,7 @@ class EngineClient(asyncio.Protocol):
         on_lost: Callable[[Exception | None], None],
     ) -> EngineClient:
         """Take over the daemon's end of a connected stream socket; ``close`` closes it."""
+        # asyncio's transports require non-blocking sockets.
         stream.setblocking(False)
         loop = asyncio.get_running_loop()
         client = cls(on_event, on_lost)
@@ -62,6 +63,8 @@ class EngineClient(asyncio.Protocol):
         """Close the connection; no callback is called afterwards."""
         self._is_over = True
         if self._transport is not None:
+            # Not ``close``, which would wait until buffered commands are written to an engine that
+            # may hang.
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -84,6 +87,7 @@ class EngineClient(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Asyncio: the stream has ended."""
+        # A crash in the middle of a write also ends the stream without an error.
         if exc is None and self._parser.num_pending_bytes:
             exc = FrameError("the stream ended inside a frame")
         self._lose(exc)
@@ -91,5 +95,7 @@ class EngineClient(asyncio.Protocol):
     def _lose(self, exc: Exception | None) -> None:
         if self._is_over:
             return
+        # First: aborting the transport ends in ``connection_lost``, which must not report the loss
+        # again.
         self.close()
         self._on_lost(exc)

@@ -128,6 +128,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
 
     def choices(self, kind: Kind) -> list[StrategyChoice]:
         """Return the strategies of a kind: none, one, or a chain."""
+        # A chain has a list under another name than its kind; every other kind is a field of its
+        # name.
         if kind in CHAINS:
             chain: list[StrategyChoice] = getattr(self, CHAINS[kind])
             return chain

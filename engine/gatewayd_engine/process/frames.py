@@ -72,6 +72,7 @@ class FrameParser(Generic[MessageT]):
             self._rest += data
             if len(self._rest) < self._wanted:  # a large frame is not copied at each piece
                 return []
+            # Copied, because a bytearray cannot be resized while views of it exist.
             data = bytes(self._rest)
             self._rest.clear()
         messages = []
@@ -80,6 +81,7 @@ class FrameParser(Generic[MessageT]):
         self._wanted = 0
         while end - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(data, at)
+            # Before the body arrives: a broken peer must not make this process buffer gigabytes.
             if size > MAX_FRAME_BYTES:
                 raise FrameError(f"a frame of {size} bytes; the limit is {MAX_FRAME_BYTES}")
             start = at + _LENGTH.size
@@ -89,6 +91,7 @@ class FrameParser(Generic[MessageT]):
             messages.append(self._decode(view[start : start + size]))
             at = start + size
         if at < end:
+            # Only the incomplete frame is copied.
             self._rest += view[at:]
         return messages
 
@@ -113,6 +116,7 @@ class EngineSocket:
     """
 
     def __init__(self, stream: socket.socket) -> None:
+        # ``send`` blocks; ``read_available`` asks for a single read that does not.
         stream.setblocking(True)
         self._socket = stream
         self._parser = FrameParser(_commands)
@@ -131,6 +135,7 @@ class EngineSocket:
             EOFError: the daemon has closed the stream.
             FrameError: the frame is not a configuration.
         """
+        # Exactly one frame is read: commands may follow at once, and belong to the parser.
         (size,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size))
         if size > MAX_FRAME_BYTES:
             raise FrameError(f"a frame of {size} bytes; the limit is {MAX_FRAME_BYTES}")

@@ -69,6 +69,7 @@ class EngineLogLines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """Format the line without its traceback."""
         record.levelname = record.levelname.lower()
+        # Ids are escaped with the message: one of them comes from the client.
         named = "".join(f" {key}={value}" for key, value in current().items())
         record.message = f"engine {self._engine}: {visible(record.message + named)}"
         return super().formatMessage(record)
@@ -100,6 +101,7 @@ def configure(config: EngineConfig) -> None:
     handler = logging.StreamHandler(sys.stderr)
     lines = EngineLogLines(config.replica, is_json=config.log_json)
     handler.setFormatter(JournalFormatter(lines) if is_journal() else lines)
+    # ``force`` replaces handlers that imported libraries may have installed.
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught

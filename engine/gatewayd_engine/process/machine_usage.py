@@ -60,6 +60,7 @@ class UsageMeter:
             return torch.cuda.mem_get_info(self._device)
         except Exception as error:  # noqa: BLE001 - the next step reports a lost device
             _log.warning("device memory is no longer reported: %s", error)
+            # Reported once, not with every measurement.
             self._has_memory = False
             return None, None
 
@@ -78,6 +79,7 @@ class UsageMeter:
 def _resident() -> int | None:
     """Return the resident memory in bytes; None where the system does not report it."""
     try:
+        # The second field is the resident set, in pages.
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return None

@@ -16,6 +16,7 @@ from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import Looked, Looking
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
+# The daemon refuses an engine of another version: messages are arrays without field names.
 PROTOCOL_VERSION = 9
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
@@ -25,6 +26,8 @@ STOP, LENGTH, ABORT, ERROR = range(4)
 POOLINGS = ("mean", "last")
 
 
+# ``gc=False``, here and below: messages have no reference cycles, and the collector need not
+# traverse them.
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Sampling parameters. Bounds are checked by the gateway and again by the engine.
 

@@ -138,14 +138,18 @@ def describe_fault(error: BaseException, strategy: object = None) -> str:
 
 def _place_of_raise(error: BaseException) -> str:
     """Return where in a plugin's own code an exception was raised; empty if elsewhere."""
+    # Tracebacks go from the outermost frame inwards.
     package, place, is_next = None, "", False
     for frame, line in traceback.walk_tb(error.__traceback__):
+        # The wrapper that times a call to a plugin: the next frame is the plugin's. A plugin may
+        # call another one, whose frames then count instead.
         if isinstance(frame.f_locals.get("account"), Account):
             package, place, is_next = None, "", True
             continue
         name = str(frame.f_globals.get("__name__")).partition(".")[0]
         if is_next:
             package, is_next = name, False
+        # The innermost frame of the plugin's own package, not of a library that it has called.
         if package is not None and name == package:
             place = f"{frame.f_code.co_filename}:{line}"
     return place

@@ -64,12 +64,14 @@ class Opener:
 
     def _open_in_background(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
         strategy = self._host.strategy(kind, choice.name, choice.settings)
+        # Not watched: accounts of ``PluginTimes`` belong to the main thread.
         return self._opened(kind, strategy, strategy)
 
     def _opened(self, kind: Kind, strategy: Any, watched: Any) -> Any:  # noqa: ANN401 - any kind
         try:
             watched.open(self._resources)
         except BaseException:
+            # Also after ``SystemExit`` and the like, as it may hold files or threads.
             close(kind, watched)
             raise
         return strategy
@@ -134,6 +136,7 @@ class Opening:
                 self._mark(None)
             self._is_done = True
             is_cancelled = self._is_cancelled
+        # Outside of the lock, as ``close`` of a plugin may take any time.
         if is_cancelled:
             self.close_rest()
 
@@ -141,6 +144,8 @@ class Opening:
         """Mark the next strategy to open; return False after cancellation."""
         with self._lock:
             if not self._is_cancelled:
+                # The lock keeps a cancelled thread from marking a strategy after ``cancel`` has
+                # cleared the mark.
                 self._now = choice.name
                 self._mark(choice.name)
             return not self._is_cancelled
@@ -166,6 +171,7 @@ class Opening:
             )
         if self._error is not None:
             self.close_rest()
+            # ``SystemExit`` and ``KeyboardInterrupt`` of a plugin must not end the engine.
             if isinstance(self._error, Exception):
                 raise self._error
             raise NotOpened(f"{self._kind}.{self._now} raised {self._error!r} in open")
@@ -192,6 +198,7 @@ class Opening:
         with self._lock:
             self._is_cancelled = True
             is_done = self._is_done
+            # If the engine dies later, the abandoned strategy must not be blamed.
             if not is_done:
                 self._mark(None)
         if is_done:

@@ -109,6 +109,8 @@ def readable(folder: str) -> list[str]:
             for path in targets
             if os.path.isfile(path) and (os.path.dirname(path) == blobs or _is_public(path))
         ]
+    # The empty entry of ``sys.path`` is the working folder; a rule for ``/`` would allow
+    # everything.
     return [path for path in dict.fromkeys(found) if path.strip("/") and os.path.isabs(path)]
 
 
@@ -144,6 +146,7 @@ def confine(paths: Iterable[str]) -> None:
     if sys.platform != "linux":
         raise SandboxUnavailable(f"{sys.platform} has neither Landlock nor seccomp")
     libc = ctypes.CDLL(None, use_errno=True)
+    # Both mechanisms require it of unprivileged processes.
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise SandboxUnavailable("the kernel refuses PR_SET_NO_NEW_PRIVS")
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
@@ -164,6 +167,7 @@ def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> No
     """Restrict file access with Landlock rules."""
     if version < 1:
         raise SandboxUnavailable("the kernel has no Landlock")
+    # Each version adds the next bits. A right that is handled and not granted by a rule is denied.
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
     handled = struct.pack(
         "QQQ",
@@ -171,6 +175,7 @@ def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> No
         _TCP if version >= 4 else 0,
         _SIGNALS_AND_NAMES if version >= 6 else 0,
     )
+    # Fields were added to the struct: network rights by version 4, scopes by version 6.
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = libc.syscall(_CREATE, handled, ctypes.c_size_t(size), 0)
     if ruleset < 0:
@@ -190,6 +195,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
     except OSError:
         return
     try:
+        # Rules for files must not include rights of folders.
         is_folder = stat.S_ISDIR(os.fstat(opened).st_mode)
         rights = _EXECUTE | _READ_FILE | (_READ_DIR if is_folder else 0)
         rule = struct.pack("=Qi", rights, opened)
@@ -209,7 +215,9 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
     if ctypes.get_errno() != errno.EFAULT:
         raise SandboxUnavailable("the kernel has no seccomp filters")
     code = _program(machine, landlock, os.getpid())
+    # Referenced until the call has returned: the address alone does not keep it alive.
     held = ctypes.create_string_buffer(code)
+    # ``struct sock_fprog``: number of instructions and their address, with native padding.
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
     if libc.prctl(_PR_SET_SECCOMP, 2, program, 0, 0):
         raise _failed("seccomp")
@@ -237,21 +245,26 @@ def _program(machine: str, landlock: int, pid: int) -> bytes:
     allow, refuse = 0x7FFF0000, 0x00050000 | 1
     # Opcode, jumps if true and if false (relative, None for the last instruction), and operand.
     steps: list[tuple[int, int | None, int | None, int]] = [
+        # ``struct seccomp_data``: call number at 0, architecture at 4, 64-bit arguments from 16 on.
         (load, 0, 0, 4),
         (equal, 0, None, _AUDIT_ARCH[machine]),
         (load, 0, 0, 0),
+        # x32 calls have numbers of their own, which the list does not contain.
         (at_least, None, 0, _X32),
         *((equal, None, 0, number) for number in refused),
     ]
     for number, arguments in judged:
         looks: list[tuple[int, int | None, int | None, int]] = []
         for place, values, is_allowed in arguments:
+            # A mismatch with an allowed value, or a match with a denied one, jumps to the refusal.
             yes, no = (0, None) if is_allowed else (None, 0)
             looks.append((load, 0, 0, 16 + 8 * place))
             looks += [(equal, yes, no, value) for value in values]
         looks.append((done, 0, 0, allow))
+        # Of another call, skip the checks of these arguments.
         steps += [(equal, 0, len(looks), number), *looks]
     steps += [(done, 0, 0, allow), (done, 0, 0, refuse)]
+    # None becomes a jump to the last instruction, the refusal.
     last = len(steps) - 1
     return b"".join(
         struct.pack("=HBBI", what, *(last - at - 1 if to is None else to for to in (yes, no)), k)

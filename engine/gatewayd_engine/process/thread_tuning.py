@@ -60,6 +60,7 @@ class ThreadTuning:
         use: Callable[[int], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        # All threads first: the first steps of a size are trials of each.
         self._candidates = (threads, 1) if threads > 1 else (1,)
         self._use = use
         self._clock = clock
@@ -75,6 +76,7 @@ class ThreadTuning:
         if num_tokens > _LARGE:
             choice = self._favorite
         else:
+            # Size classes are powers of two, as time per token depends on the number of tokens.
             choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
         self._use(choice)
         self._current = choice
@@ -89,6 +91,7 @@ class ThreadTuning:
         if record.on_trial:
             record.trial.append(seconds)
             if len(record.trial) == _TRIAL:
+                # The fastest, as interference by other processes only ever adds time.
                 record.seconds[record.on_trial] = min(record.trial)
                 record.on_trial, record.trial = 0, []
                 self._favorite = self._best(record)
@@ -114,6 +117,7 @@ class ThreadTuning:
         for candidate in self._candidates:
             if candidate not in record.seconds:
                 return candidate
+        # Counted in steps of this size class that are no trials.
         record.until_retry -= 1
         if record.until_retry > 0 or len(self._candidates) == 1:
             return 0

@@ -61,6 +61,7 @@ def _retain_memory() -> None:
     """Make malloc retain freed memory for all threads; no effect without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
+        # Setting it also turns off glibc's dynamic adjustment of both thresholds.
         mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _RETAINED_BYTES)
         mallopt(_M_ARENA_MAX, 1)

@@ -19,6 +19,8 @@ class WorkerThread:
     def submit(self, work: Callable[[], None]) -> None:
         """Start a function; the previous one must have returned. It must not raise."""
         if self._asked is None:
+            # A new queue and event: an abandoned thread may still set its own event when it
+            # returns.
             self._asked = SimpleQueue()
             self._is_idle = threading.Event()
             # A daemon thread: a hanging function must not keep the engine from exiting.
@@ -26,6 +28,7 @@ class WorkerThread:
                 target=_serve, args=(self._asked, self._is_idle), name=self._name, daemon=True
             )
             thread.start()
+        # Before the function is queued: the thread may finish it at once.
         self._is_idle.clear()
         self._asked.put(work)
 

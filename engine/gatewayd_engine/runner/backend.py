@@ -118,6 +118,7 @@ class CpuBackend:
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``."""
+        # Thread tuning of its own: a token takes another time than one of the served model.
         return RowModel(decoder, max_running, max_model_len, self._make_pace())
 
     def runner(
@@ -186,6 +187,7 @@ class DeviceBackend:
         rows: torch.Tensor,
         columns: PenaltyColumns,
     ) -> None:
+        # One upload for both index arrays.
         lines, of = upload(torch.stack((index, rows)).numpy(), logits.device)
         self._kernels.penalise(logits, lines, of, columns)
 
@@ -236,6 +238,8 @@ class DeviceBackend:
         compression: SelectingCompression,
     ) -> StepRunner:
         """See ``Backend``."""
+        # Graphs that are captured from here on hold the address of the shared scratch: it must not
+        # grow.
         self._parts.seal()
         table = decoder.rotary.cosines_and_sines()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
@@ -259,6 +263,7 @@ class DeviceBackend:
             self._config.max_batch_tokens,
             append,
         )
+        # Last, because captures hold the addresses of the runner's persistent tensors.
         warm(
             runner,
             self._kernels,
@@ -277,6 +282,8 @@ class DeviceBackend:
         tuning = self._tuning
         if tuning is None:
             return
+        # Each stage times launches with the choices of the stages before it in effect, and fails
+        # without affecting these.
         table, clock, fusion = tuning.table, tuning.clock, self._parts.served.fusion
         with _optional("autotuning of matmuls failed; torch's are used"):
             report = partial(self._progress, STAGE)
@@ -304,6 +311,7 @@ def backend_for(
             f" {torch.cuda.device_count()} GPUs; install torch for CUDA and its driver, or take"
             " another device"
         )
+    # Streams, events and graph pools that are created without a device belong to the current one.
     torch.cuda.set_device(device.index or 0)
     kernels, capture, tuning = choose(device), CudaCapture(device), None
     with _optional("autotuning is disabled after an error"):

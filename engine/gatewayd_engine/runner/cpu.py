@@ -114,12 +114,17 @@ class Runner:
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
         """Compute a batch. After an exception the same batch may be run again."""
+        # Placeholders of tokens that the previous step sampled and whose results are not committed
+        # yet.
         if batch.unknown is not None:
             batch.ids[batch.last[batch.unknown]] = self._sampled[batch.rows[batch.unknown]]
         try:
             result = self._run(batch)
         except BaseException:
+            # Restore the state before the step, so that it can be repeated: dense copies may hold a
+            # part of it, and processors may have received accepted drafts.
             self._attention.discard_copies()
+            # Drafts are not among the sequence's tokens.
             lengths = (batch.starts + batch.settled).tolist()
             self._processors.rewind(
                 self._rows, dict(zip(batch.rows.tolist(), lengths, strict=True))
@@ -131,6 +136,8 @@ class Runner:
         self._sampled[rows] = last
         lost = self._processors.append(rows, last)
         result.lost = {int(tokens.entries[i]): fault for i, fault in lost.items()}
+        # Failed sequences may have written NaN to dense copies, which a mask does not suppress for
+        # the next sequence in the same row.
         if result.failed:
             self._attention.discard_copies()
         return result
@@ -144,6 +151,7 @@ class Runner:
         attend = CompactionQueries(
             self._decoder.spec.attention, self._pool, pages, end, covered, ask
         )
+        # This attention does not wait for the loads of a layer, as that of a step does.
         self._pool.transfers.wait()
         self._pace.start_step(last)
         self._decoder.hidden(
@@ -159,11 +167,13 @@ class Runner:
         self._attention.plan(batch)
         lines = np.flatnonzero(batch.samples)
         drafts = None if batch.drafts is None else batch.drafts.at(lines)
+        # Before the layers, so that a thread fills grammar masks while they compute.
         self._processors.start_step(batch.rows[lines], drafts)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
         result = StepResult(hidden=hidden)
+        # The logits of sequences that sample are checked anyway.
         if len(lines) < len(batch):
             self._check_chunks(batch, hidden, result)
         report_prompts(batch, self._rows, lambda at: self._decoder.logits(hidden[at]), result)
@@ -172,6 +182,7 @@ class Runner:
         if len(lines) and batch.drafts is not None:
             self._verify(batch, lines, hidden, result)
         elif len(lines):
+            # Logits of the last tokens only; a pure decode batch needs no gather.
             if len(lines) < len(hidden):
                 hidden = hidden[torch.from_numpy(batch.last[lines])]
             self._sample(batch, lines, hidden, result)
@@ -196,15 +207,19 @@ class Runner:
         logits = self._decoder.logits(hidden)
         row = batch.rows[lines]
         asking = np.flatnonzero(columns.logprobs[row] >= 0)
+        # Before processors change the logits in place: reports are of the raw distribution.
         raw = torch.log_softmax(logits[torch.from_numpy(asking)], -1) if len(asking) else None
         bad: dict[int, Fault] = {}
         if self._processors.wanted_by(row).any():
             bad = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
+        # Position of the sampled token, which keys its random number together with the seed.
         positions = (batch.starts + batch.counts)[lines]
         is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
         tokens, best = self._choice.tokens(logits, row, positions, is_bad)
+        # One reduction for the whole batch; rows are examined only if any is not finite.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():
+                # A processor's fault is reported rather than the NaN that it may have caused.
                 bad.setdefault(i, NOT_FINITE)
         ids = tokens.numpy().astype(np.int32)
         if raw is not None:
@@ -227,12 +242,14 @@ class Runner:
         spoilt = verify(
             batch, batch.drafts, lines, logits, self._rows, self._processors, self._choice, result
         )
+        # Accepted drafts of a chain are at their positions already.
         if batch.drafts.parents is not None:
             self._attention.compact(batch, result.tokens)
         if spoilt:
             parts = [result, *(self._run_plain(batch, line) for line in spoilt)]
             merged = StepResult.merge(parts)
             result.tokens, result.failed = merged.tokens, merged.failed
+            # Hidden states of the merged parts are in different layouts.
             result.logprobs, result.hidden = merged.logprobs, None
 
     def _run_plain(self, batch: StepBatch, line: int) -> StepResult:
@@ -243,6 +260,7 @@ class Runner:
         """
         end = int(batch.starts[line] + batch.counts[line])
         first = int(batch.starts[line] + batch.settled[line])
+        # The pool first: dense copies are gathered from it again.
         self._attention.zero_kv(batch, line, first, end)
         self._attention.discard_copies()
         return self._run(batch.only(line).without_drafts()).shifted(line)

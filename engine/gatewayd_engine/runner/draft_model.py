@@ -37,6 +37,7 @@ class RowModel:
         self._decoder = decoder
         self._rows = RunningBatch(max_running, max_model_len, PAGE_SIZE)
         pages = self._rows.block_table.shape[1]
+        # A row always owns the same pages, so no allocator is needed.
         self._rows.block_table[:] = np.arange(max_running * pages).reshape(max_running, pages)
         shape = decoder.spec.attention
         pool = KvPool(shape, max_running * pages, PAGE_SIZE, decoder.dtype, str(decoder.device))
@@ -71,6 +72,8 @@ class RowModel:
         lines = np.arange(len(rows), dtype=np.int32)
         # A few tokens are computed as one with drafts, so that dense contexts can be reused.
         more = np.where(counts <= _FEW, counts - 1, 0)
+        # Row numbers serve as sequence ids too: the caller vouches for a row's tokens before
+        # ``starts``, which is what a dense copy is reused for.
         batch = gather(
             self._rows,
             lines,
@@ -88,6 +91,7 @@ class RowModel:
         )
         logits = self._decoder.logits(hidden[torch.from_numpy(batch.last)])
         self._pace.end_step()
+        # ``gather`` sorts sequences by length; slots are their indices in the call.
         return logits[torch.from_numpy(np.argsort(batch.slots))]
 
 

@@ -44,9 +44,11 @@ def pool_spans(batch: StepBatch, rows: RunningBatch) -> list[PoolSpan]:
         prompt_len = int(rows.prompt_len[row])
         # After a preemption the prompt is recomputed but not reported again.
         first, end = max(start, int(rows.reported[row])), min(start + count, prompt_len)
+        # Chunks before the last prompt token have nothing to pool.
         if rows.pooling[row] == _LAST:
             first = max(first, prompt_len - 1)
         if first < end:
+            # From positions in the sequence to indices among the step's tokens.
             shift = int(batch.last[line]) - count + 1 - start
             spans.append(PoolSpan(line, row, first + shift, end + shift, end))
     return spans

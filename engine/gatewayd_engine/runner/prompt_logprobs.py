@@ -45,10 +45,13 @@ def prompt_spans(batch: StepBatch, rows: RunningBatch) -> list[PromptSpan]:
         row, start, count = int(batch.rows[line]), int(batch.starts[line]), int(batch.counts[line])
         # After a preemption the prompt is recomputed but not reported again.
         first = max(start, int(rows.reported[row]))
+        # The token after the last prompt token is generated, and reported as such.
         last = min(start + count, int(rows.prompt_len[row]) - 1)
+        # From positions in the sequence to indices among the step's tokens.
         at = int(batch.last[line]) - count + 1 - start
         for begin in range(first, last, _MOST):
             end = min(begin + _MOST, last)
+            # A copy: a runner may read it when the row belongs to another sequence already.
             tokens = rows.tokens[row, begin + 1 : end + 1].copy()
             num_top = int(rows.prompt_logprobs[row])
             spans.append(PromptSpan(line, row, at + begin, end, tokens, num_top))

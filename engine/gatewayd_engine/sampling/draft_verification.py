@@ -77,6 +77,7 @@ class DraftVerification:
         rest = np.flatnonzero(~self._is_plain)
         if len(rest):
             index = self._index(rest)[1]
+            # NaN and positive infinity show in the maximum; negative infinity is a masked token.
             best = logits[torch.from_numpy(index)].amax(-1)
             self.is_finite[index] = torch.isfinite(best).numpy()
         self.spoilt = self._find_spoilt()
@@ -120,6 +121,7 @@ class DraftVerification:
         nodes = np.zeros((n, width), np.int64)
         counts = np.zeros(n, np.int64)
         alive = np.setdiff1d(np.arange(n), self.spoilt)
+        # Walks down the trees of all sequences at once; node 0 is the last token before the drafts.
         node = np.zeros(len(alive), np.int64)
         for depth in range(width):
             tokens = self._next(alive, node, depth)
@@ -132,6 +134,7 @@ class DraftVerification:
             if not len(alive):
                 break
             self._advance(alive, tokens)
+            # `_advance` may have failed more of them.
             alive, node, _ = self._drop_failed(alive, node, tokens)
         good = counts > 0
         good[list(self.failed)] = False
@@ -141,6 +144,7 @@ class DraftVerification:
         """Return the model's token after each token of each sequence, shape ``[n, width + 1]``."""
         counts = self._drafts.counts
         node = np.arange(self._drafts.tokens.shape[1] + 1)
+        # Clipped to the sequence's own logits; entries beyond its drafts are masked below.
         index = self._first[:, None] + np.minimum(node, counts[:, None])
         said: NDArray[np.int64] = np.where(node <= counts[:, None], self.said[index], -1)
         return said
@@ -160,6 +164,7 @@ class DraftVerification:
         drafts = self._drafts
         of = np.arange(drafts.tokens.shape[1])
         parents = of - 1 if drafts.parents is None else drafts.parents[alive]
+        # Parents count drafts from 0; nodes count the last token as 0.
         same = (drafts.tokens[alive] == tokens[:, None]) & (parents == node[:, None] - 1)
         same &= of < drafts.counts[alive][:, None]
         child: NDArray[np.int64] = np.where(same.any(1), same.argmax(1) + 1, -1)
@@ -197,6 +202,7 @@ class DraftVerification:
     ) -> NDArray[np.int64]:
         """As ``_next``, for sequences with processors or with sampled drafts."""
         row = self._row[lines]
+        # A gathered copy: processors change logits in place, and the originals are needed again.
         gathered = torch.from_numpy(index)
         logits = self._logits[gathered]
         if self._is_processed[lines].any():
@@ -205,6 +211,7 @@ class DraftVerification:
         positions = self._starts[lines] + depth + 1
         is_bad = np.isin(lines, list(self.failed))
         drafts = self._drafts
+        # After the last draft of a chain there is nothing to verify: its token is sampled.
         is_drawn = (drafts.source[lines] >= 0) & (node < drafts.counts[lines]) & ~is_bad
         tokens, best = self._choice.tokens(logits, row, positions, is_bad | is_drawn)
         chosen: NDArray[np.int64] = tokens.numpy()
@@ -234,6 +241,7 @@ class DraftVerification:
         index = torch.from_numpy(tokens).unsqueeze(-1)
         q_x, p_x = q.gather(-1, index).squeeze(-1), p.gather(-1, index).squeeze(-1)
         random = torch.from_numpy(uniform(self._rows.seed[row], positions, ACCEPT))
+        # Accepted with probability min(1, p / q), without a division.
         rejected = np.flatnonzero(((random * q_x >= p_x) | (q_x <= 0.0)).numpy())
         if len(rejected):
             these = torch.from_numpy(rejected)

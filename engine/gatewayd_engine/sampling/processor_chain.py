@@ -93,6 +93,7 @@ class ProcessorChain:
         Raises:
             Exception: a new processor cannot be opened; the chain is unchanged then.
         """
+        # A quarantined processor is opened again, even if its choice is unchanged.
         sound = self.sound
         stay = {link.choice.name: link for link in self.links if link.choice in sound}
         links: list[ChainedProcessor] = []
@@ -110,6 +111,7 @@ class ProcessorChain:
             raise
         for link in opened:
             self._fence.reset_faults(_KIND, link.choice.name)
+        # Closed once no running request uses them.
         self._replaced += [link for link in self.links if link not in links]
         self.links = links
 

@@ -61,6 +61,7 @@ class ProcessorRows:
         A row in use retains its processors until it is released, so that each answer is generated
         with one chain.
         """
+        # By identity: a processor that stays keeps its rows and its quarantine.
         new = {id(processor) for processor in processors}
         replaced = [
             i
@@ -114,6 +115,7 @@ class ProcessorRows:
                 another exception.
         """
         self._params[row] = params
+        # Replaced processors only finish the rows that they have.
         for i in range(self._num_replaced, len(self._processors)):
             if i in self._quarantined:
                 self._refuse(i, row, params, prompt, output)
@@ -138,6 +140,7 @@ class ProcessorRows:
         try:
             asks = self._processors[i].admit(row, params, prompt, output)
             if asks:
+                # It was admitted only to find out whether the request needs the processor.
                 self._processors[i].remove(row)
         except Exception as error:  # noqa: BLE001 - must not fail requests that do not need it
             self._warn(i, "is quarantined and raised", error)
@@ -164,6 +167,7 @@ class ProcessorRows:
         """Release a row."""
         self._failed.pop(row, None)
         for i in np.flatnonzero(self._wants[:, row]).tolist():
+            # Before the call: if it raises, the processor is not called for this row again.
             self._wants[i, row] = False
             try:
                 self._processors[i].remove(row)

@@ -79,6 +79,7 @@ class Processors(ProcessorRows):
         Returns:
             Faults by row of logits for which a processor raised; these logits must not be used.
         """
+        # Processors that read tokens on the host have to see the previous step's first.
         if self._sampled.is_pending:
             self._drain()
         wants = self._active(rows)
@@ -91,9 +92,11 @@ class Processors(ProcessorRows):
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._record_fault(i, error)
                 hung = {i} if isinstance(error, StrategyHang) else set()
+                # It may have changed some of them: start over from the originals, row by row.
                 logits.copy_(again())
                 self._apply_singly(logits, rows, wants, hung)
                 break
+        # Includes rows that failed in a step launched before this one.
         if not (failed := self._failed):
             return {}
         return {i: failed[row] for i, row in enumerate(rows.tolist()) if row in failed}
@@ -124,6 +127,7 @@ class Processors(ProcessorRows):
                     self._call(self._processors[i], logits[one], np.zeros(1, np.int64), rows[one])
                 except Exception as error:  # noqa: BLE001 - fails this request alone
                     self._failed[int(rows[line])] = self._fault(i)
+                    # Each hang costs the whole time limit, so it is not called for other rows.
                     if isinstance(error, StrategyHang):
                         hung.add(i)
                     break
@@ -205,6 +209,7 @@ class Processors(ProcessorRows):
                 continue
             if not isinstance(tokens, torch.Tensor):
                 ids = torch.from_numpy(tokens[lines].astype(np.int64))
+            # Delivered by `_drain`, so that the launch does not wait for the device.
             elif isinstance(processor, TokenReader):
                 self._sampled.send(tokens, self._reader(i, lines, rows[lines]))
                 continue

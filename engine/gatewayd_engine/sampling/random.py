@@ -32,7 +32,9 @@ def uniform(
     seeds: NDArray[np.uint64], positions: NDArray[np.int64], stream: int = TOKEN
 ) -> NDArray[np.float64]:
     """Return one number in [0, 1) for each pair, of the broadcast shape."""
+    # Positions are below 2**40, so that streams of one seed never coincide.
     bits = mix(mix(seeds) ^ (positions.astype(np.uint64) | np.uint64(stream << 40)))
+    # The upper 53 bits, as many as a float64 represents exactly, so that the result is below 1.
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

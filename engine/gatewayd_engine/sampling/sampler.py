@@ -59,12 +59,14 @@ def _weights(
     # The maximum is subtracted before the division, so that a tiny temperature cannot overflow.
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
     if top_k is None or top_p is None or min_p is None:
+        # The error of a float32 sum grows with the vocabulary, and would shift rare tokens.
         return torch.softmax(scaled, -1, dtype=torch.float64), None
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, ordered.shape[-1]).unsqueeze(-1)
     ordered = ordered.masked_fill(rank >= limit, -torch.inf)
     probs = torch.softmax(ordered, -1, dtype=torch.float64)
+    # Probability before each token: the one that reaches top-p is kept.
     before = probs.cumsum(-1) - probs
     # The likeliest token is always kept.
     cut = (before >= top_p.double().unsqueeze(-1)) & (rank > 0)
@@ -76,6 +78,7 @@ def invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Return the first index whose cumulative weight exceeds ``uniform`` times the total."""
     cumulative = weights.cumsum(-1)
     target = (uniform * cumulative[:, -1]).unsqueeze(-1)
+    # On the right, so that a target of 0 skips leading tokens without weight.
     index = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
     # Rounding may make the target equal the total: then the last entry with weight is chosen.
     last = (cumulative < cumulative[:, -1:]).sum(-1)

@@ -42,6 +42,7 @@ class TokenPicker:
         if is_bad is not None:
             drawing = drawing[~is_bad[drawing]]
         if len(drawing):
+            # Nothing can be drawn from logits that are not finite; their requests fail.
             is_finite = torch.isfinite(best).numpy()
             drawing = drawing[is_finite[drawing]]
         if len(drawing):

@@ -56,6 +56,7 @@ def verify(
         recomputed without drafts.
     """
     own = drafts.at(lines)
+    # Logits are sequence by sequence: one for its last token, then one for each draft.
     first = np.cumsum(own.counts + 1) - own.counts - 1
     starts = batch.starts[lines] + batch.settled[lines] - 1
     verification = DraftVerification(

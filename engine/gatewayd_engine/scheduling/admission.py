@@ -85,19 +85,23 @@ class Admission:
             if self.quota_shortfall and self._release_own_inherited(slot):
                 return self.try_admit(slot, grant)
             return 0
+        # Into the batch. Whatever is raised from here on returns the sequence to the queue.
         queue.num_reserved[slot] = reserved
         if sequence.swapped is None:
+            # Recomputed tokens are prefill; a sequence restored from swap goes on decoding.
             sequence.decodes_from, sequence.compression_state = num_tokens, None
         self._rows.add(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row
         try:
+            # By contract an admitted sequence is in `view.running` already.
             self._strategies.plan.dequeue(slot)
             computed = prefix.computed
             with about(sequence.names):
                 self._assign_pages(sequence, prefix.shared, computed)
             if prefix.continued is not None:
                 computed = self._restore(sequence, prefix.continued, num_tokens)
+            # A chunk never crosses the end of a prompt that may be compacted there.
             exact = sequence.exact_len(num_tokens)
             count = min(grant, (exact if computed < exact else num_tokens) - computed)
             while len(sequence.pages) * size < computed + count:
@@ -112,9 +116,11 @@ class Admission:
     def _find(self, sequence: Sequence, num_tokens: int) -> _ComputedPrefix:
         """Find the computed prefix of a waiting sequence."""
         if sequence.inherited:
+            # The last prompt token is computed again, because its logits are needed.
             return _ComputedPrefix(sequence.inherited, sequence.prompt_len - 1)
         match = self._prefixes.match(sequence, num_tokens)
         if self._offload.has_more(sequence, match, num_tokens):
+            # Tiers and swap hold whole pages: they replace a partial page at the end of the match.
             full = match.num_tokens // self._page_size
             return _ComputedPrefix(list(match.pages)[:full], full * self._page_size, match)
         return _ComputedPrefix(list(match.pages), match.num_tokens)
@@ -144,13 +150,16 @@ class Admission:
     def _fits(self, sequence: Sequence, shared: list[int], computed: int, reserved: int) -> bool:
         """Whether the pages that a sequence needs in addition to shared ones are available."""
         pages = self._pages
+        # Cached pages count as available until a sequence shares them.
         revived = sum(not pages.is_referenced(page) for page in shared)
+        # A partially computed page is copied before it is written, unless it is exclusively owned.
         copies = computed < len(shared) * self._page_size and (
             not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
         needed = reserved - len(shared) + copies + revived
         swapped = sequence.swapped
         if swapped is not None and swapped.front is not None:
+            # `reserved` counts pages by tokens; a compacted prefix takes fewer.
             needed -= swapped.front.num_absent(self._page_size)
         is_there = needed <= pages.num_available - self.reserved_pages()
         if pages.quotas is None:
@@ -181,11 +190,13 @@ class Admission:
             self._follow(sequence, sequence.grammar, num_tokens)
         is_fork = bool(sequence.inherited)
         if is_fork:
+            # The references move from the waiting fork to its page list.
             sequence.inherited = []
             self._block_tables.forked.add(slot)
             self._block_tables.assign(sequence, shared)
         else:
             for page in shared:
+                # One by one: if the strategy raises, the list has just the referenced pages.
                 self._pages.share(page)
                 self._block_tables.append(sequence, page)
             full = shared[: computed // size]
@@ -306,6 +317,7 @@ class Admission:
 
     def release_running(self, sequence: Sequence, num_tokens: int) -> None:
         """Release the row and pages of a running sequence, which keeps ``num_tokens`` tokens."""
+        # Incoming copies must not be written to pages that others have allocated.
         self._offload.wait()
         self._block_tables.forked.discard(sequence.slot)
         self._block_tables.clear_front(sequence)

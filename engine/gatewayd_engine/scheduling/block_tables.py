@@ -62,6 +62,7 @@ class BlockTables:
         sequence.pages[index] = page
         self._rows.set_pages(sequence.row, index, [page])
         self.forked.discard(sequence.slot)
+        # Last, because it may call the eviction strategy, which may raise.
         self._pages.release([shared])
 
     def set_front(self, sequence: Sequence, covered: int, kept: int, pages: list[int]) -> None:
@@ -78,6 +79,7 @@ class BlockTables:
         end = first + bias_pages(self._pool, kept)
         sequence.front = CompactedPrefix(covered, kept, tuple(pages[first:end]))
         absent = [NO_PAGE] * sequence.front.num_absent(self._pool.page_size)
+        # Indexed by tokens; `RunningBatch.set_front` derives the table of KV slots.
         sequence.pages = [*pages[:end], *absent, *pages[end:]]
         self._queue.num_pages[sequence.slot] = len(sequence.pages)
         self._queue.num_absent[sequence.slot] = len(absent)

@@ -142,6 +142,7 @@ class Deferral:
             self._review_for_quota()
         if self._new:
             underway = SharedPrefills(queue, self._prefixes, self._page_size, computing)
+            # Removed one by one: after a strategy fault the review is repeated with the rest.
             for slot in list(self._new):
                 if slot in queue.waiting and not (
                     slot in self._for_tier or slot in self._for_grammar
@@ -160,6 +161,7 @@ class Deferral:
         is_computing[computing] = True
         stays = (
             is_computing[leaders]
+            # Pages of a step in flight are not in the prefix cache yet.
             & (queue.view.num_computed[leaders] - queue.in_flight[leaders] < until)
             & (queue.waits[slots] < MAX_STEPS)
             & self._still_wait(slots, ids)
@@ -173,6 +175,7 @@ class Deferral:
         ids = np.fromiter(self._for_tier.values(), np.int64, len(self._for_tier))
         for slot in slots[~self._still_wait(slots, ids)].tolist():
             del self._for_tier[slot]
+        # Those still deferred are added at the end, so that reviews rotate through all of them.
         for slot in list(islice(self._for_tier, _MOST_ASKED)):
             del self._for_tier[slot]
             self.defer_for_tier(self._queue[slot])
@@ -189,6 +192,7 @@ class Deferral:
             if sequence.grammar is None or sequence.grammar.is_settled:
                 del self._for_grammar[slot]
                 if sequence.grammar is not None and sequence.grammar.refusal is not None:
+                    # The request ends, and the review is repeated without it.
                     raise RequestFault(slot, *sequence.grammar.refusal)
                 self._new[slot] = None
 
@@ -209,6 +213,7 @@ class Deferral:
             self._last_headroom[tenant] = room
             if is_due:
                 stays &= tenants != tenant
+            # What did not fit then fits only if the headroom has grown.
             elif room > before:
                 stays &= (tenants != tenant) | (needed > room)
         for slot in slots[~stays].tolist():

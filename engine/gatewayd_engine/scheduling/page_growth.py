@@ -41,8 +41,10 @@ class PageGrowth:
         view = self._queue.view
         running = view.running
         computed = view.num_computed[running]
+        # An upper bound for any plan: each sequence is assumed to get the whole budget.
         wants = np.minimum(view.num_tokens[running] - computed, view.token_budget)
         needed = -(-(computed + wants) // self._page_size) - self._queue.num_pages[running]
+        # A forked sequence may have to copy the page that it writes to.
         most = int(np.maximum(needed, 0).sum()) + len(self._block_tables.forked)
         quotas = self._pages.quotas
         if quotas is None:
@@ -75,6 +77,7 @@ class PageGrowth:
             sequence = queue[slot]
             if slot in self._block_tables.forked:
                 self._unshare(sequence, int(computed[i]), preempted)
+            # It may be chosen as the victim of its own growth.
             while slot not in preempted and len(sequence.pages) < needed[i]:
                 page = self.allocate(preempted, slot)
                 if page is not None:
@@ -114,10 +117,12 @@ class PageGrowth:
             except OutOfPages as error:
                 # At a tenant's ceiling only pages of the same tenant help.
                 whose = tenant if isinstance(error, OverCeiling) else None
+                # Waiting forks lose their inherited pages before a running sequence is preempted.
                 if self._admission.release_inherited(whose):
                     continue
                 victim = self._preemption.choose_victim(whose)
                 self._preemption.preempt(victim)
+                # Enlarges its reserve at the next admission; planned preemptions do not.
                 self._queue[victim.slot].preemptions += 1
                 preempted.add(victim.slot)
                 if victim.slot == slot:

@@ -83,6 +83,7 @@ class Placement:
             else:
                 self.prefixes.fork(parent, sequence)
         finally:
+            # Even if the prefix cache raises: the scheduler must know every waiting sequence.
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
         self.on_enqueued(sequence)
 
@@ -107,6 +108,7 @@ class Placement:
             InFlight: a launched step that has not completed computes a sequence to be preempted.
         """
         queue, view = self._queue, self._queue.view
+        # Planned preemptions first: their pages and rows are for the rest of the plan.
         self.preemption.preempt_planned(plan)
         is_running = queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
@@ -178,8 +180,10 @@ class Placement:
                 unplaced = waiting[i:]
                 break
             admitted.append((slot, count))
+            # Later sequences of the same plan may wait for its prefix.
             underway.add(slot)
         self.deferral.defer_alike(deferred, underway)
+        # Starts to copy pages into the pool before the batch is gathered.
         self.offload.start()
         return admitted, unplaced
 
@@ -210,6 +214,7 @@ class Placement:
                 self._strategies.plan.dequeue(sequence.slot)
         finally:
             self._queue.remove(sequence)
+            # Tail first: pages released first are evicted first.
             self._pages.release(inherited[::-1])
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
@@ -242,6 +247,7 @@ class Placement:
             case Kind.EVICTION:
                 self._pages.replace_eviction(plan)
             case Kind.PREFIX_CACHE:
+                # No page stays cached, so the eviction strategy starts without pages, too.
                 self._strategies.reset_eviction()
                 self._pages.replace_prefix_cache(self._strategies.plan)
                 self.prefixes.rebuild()

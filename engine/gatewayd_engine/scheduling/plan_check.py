@@ -40,6 +40,7 @@ class IdleLimit:
         if self._since is None:
             self._since = now
         elif now - self._since > MAX_IDLE_SECONDS:
+            # The default scheduler that takes over gets the whole limit.
             self._since = None
             _refuse(f"nothing was planned for {MAX_IDLE_SECONDS:g} s while sequences wait")
 
@@ -63,6 +64,7 @@ def check(plan: Plan, queue: Queue) -> None:
     if not len(slots):
         return
     capacity = len(view.num_tokens)
+    # Before the checks that index with the slots.
     if int(slots.min()) < 0 or int(slots.max()) >= capacity:
         _refuse("a slot is out of range")
     if np.bincount(slots, minlength=capacity).max() > 1:

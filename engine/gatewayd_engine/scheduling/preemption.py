@@ -45,6 +45,7 @@ class Preemption:
         """
         if plan.preempt is None or not len(plan.preempt):
             return
+        # All are checked before any is preempted, so that a plan is carried out as a whole.
         if self._queue.in_flight[plan.preempt].any():
             raise InFlight
         for i in range(len(plan.preempt)):
@@ -93,6 +94,7 @@ class Preemption:
         """Requeue a sequence that no step computes, without counting it as a preemption."""
         slot, view = sequence.slot, self._queue.view
         if mode is PreemptionMode.SWAP:
+            # While it still has its row and its pages.
             self._offload.swap_out(sequence, int(view.num_computed[slot]))
             snapshot_compression(sequence, self._rows, self._strategies)
         view.preemptions[slot] += 1

@@ -75,6 +75,7 @@ class PromptShortening:
         first = covered // size
         held = sequence.pages[:first]
         num_fresh = kept // size + bias_pages(self._pool, kept)
+        # Before the release, so that after a fault no released page is in the list.
         sequence.pages[:first] = [NO_PAGE] * first
         preempted: set[int] = set()
         try:
@@ -85,6 +86,7 @@ class PromptShortening:
                     return False
                 sequence.pages[i] = page
         except BaseException:
+            # Without its prefix it has to recompute the prompt, unless it was preempted already.
             if sequence.row >= 0:
                 self._preemption.requeue(sequence, PreemptionMode.RECOMPUTE)
             raise

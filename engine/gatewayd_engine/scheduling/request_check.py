@@ -89,6 +89,7 @@ def make_sequences(
             salt=message.salt,
             tenant=message.tenant,
             priority=message.priority,
+            # Any integer is a valid seed, negative ones included.
             seed=fork_seed(seed % 2**64, choice),
             limit=len(prompt) + message.params.max_tokens,
             submitted=arrived,
@@ -117,6 +118,7 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
     _within("min_tokens", params.min_tokens, 0, params.max_tokens)
     _within("temperature", params.temperature, 0, 1e6)
     _within("top_k", params.top_k, 0, 2**31)
+    # The bound is the smallest positive float64: only 0 itself is excluded.
     _within("top_p", params.top_p, 5e-324, 1)
     _within("min_p", params.min_p, 0, 1)
     _within("repetition_penalty", params.repetition_penalty, 1e-6, 1e6)

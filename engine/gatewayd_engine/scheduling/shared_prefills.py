@@ -33,6 +33,7 @@ class SharedPrefills:
         full = queue.view.num_tokens[slots] // page_size * page_size
         # What an uncompleted step computes is not in the prefix cache yet.
         completed = queue.view.num_computed[slots] - queue.in_flight[slots]
+        # Others wait for full pages only, so a leader must have some left to complete.
         for slot in slots[full > completed].tolist():
             self.add(slot)
 
@@ -70,6 +71,7 @@ class SharedPrefills:
             most = min(num_tokens - 1, other.exact_len(int(view.num_tokens[other.slot])))
             common = common_length(sequence.tokens[:most], other.tokens[:most]) // size * size
             completed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
+            # Pages that the leader has completed were published already: waiting would not add any.
             if common > cached and common > completed:
                 return other.slot, common
         return None

@@ -54,6 +54,7 @@ class TenantQuotas:
         wanted = {
             self._queue.tenants.number_of(quota.tenant): PageQuota(
                 0 if quota.floor is None else _pages(quota.floor, size),
+                # A small share of a small pool must not exclude the tenant altogether.
                 None if quota.ceiling is None else max(1, _pages(quota.ceiling, size)),
             )
             for quota in quotas
@@ -69,6 +70,7 @@ class TenantQuotas:
         for sequence in self._queue:
             need, most = self._need(sequence), self._most(sequence.tenant)
             if most is not None and need.pages > most and has_started(sequence):
+                # Forks that wait for its prompt belong to a request that has started.
                 ids = (sequence.id, *(fork.id for fork in sequence.forks))
                 self._exempt |= dict.fromkeys(ids, need)
         self._apply()
@@ -90,6 +92,7 @@ class TenantQuotas:
         bounds = self._bounds
         if self._exempt:
             most = max(need.pages for need in self._exempt.values())
+            # Leaves room for the largest of them to run alone, like the check at submission.
             bounds = _lowered(bounds, self._pages.num_pages - most)
             for tenant, pages in self._exempt.values():
                 floor, ceiling = bounds.get(tenant, NO_BOUNDS)
@@ -102,6 +105,7 @@ class TenantQuotas:
         tenants, pages, queue = self._queue.tenants, self._pages, self._queue
         if not tenants.is_due:
             return
+        # Free pages keep the number of their last owner.
         is_filled = pages.known() | (pages.holders() > 0)
         tenants.retain_only(
             (
@@ -165,6 +169,7 @@ class TenantQuotas:
         if not self._bounds:
             return None
         number = self._queue.tenants.number_of(tenant)
+        # A tenant's own floor does not limit it.
         reserved = sum(one.floor for other, one in self._bounds.items() if other != number)
         left = max(0, self._pages.num_pages - reserved)
         ceiling = self._bounds.get(number, NO_BOUNDS).ceiling

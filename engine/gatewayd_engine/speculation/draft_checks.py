@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.state.step_batch import BatchDrafts
 from gatewayd_hooks.speculation import Drafts
 
+# Float32 probabilities of a large vocabulary do not add up to 1 exactly.
 _SUM_TOLERANCE = 1e-3
 
 
@@ -61,12 +62,14 @@ def check_drafts(
         _refuse("proposed tokens or counts that are not integers")
     if (counts < 0).any() or (counts > np.minimum(limits, tokens.shape[1])).any():
         _refuse("proposed more drafts for a row than its limit, or a negative number")
+    # Entries beyond a row's count are undefined, and not checked.
     own = np.arange(tokens.shape[1]) < counts[:, None]
     if ((tokens < 0) | (tokens >= vocab_size))[own].any():
         _refuse(f"proposed a token that is not from 0 to {vocab_size - 1}")
     if parents is not None:
         if parents.shape != tokens.shape or parents.dtype.kind not in "iu":
             _refuse(f"returned parents {parents.shape} of tokens {tokens.shape}")
+        # Parents first, so that ancestors and depths are computed in one pass.
         if ((parents < -1) | (parents >= np.arange(tokens.shape[1])))[own].any():
             _refuse("returned a parent that does not precede its child")
         if drafts.probs is not None:
@@ -136,6 +139,7 @@ def as_deterministic(drafts: Drafts, is_chain: NDArray[np.bool_]) -> Drafts:
         return drafts
     width = drafts.parents.shape[1]
     follows = drafts.parents == np.arange(width) - 1
+    # Length of each row's leading chain.
     reach = np.cumprod(follows, axis=1).sum(1)
     counts = np.where(is_chain, np.minimum(drafts.counts, reach), drafts.counts)
     # If all are chains, parents are not needed.

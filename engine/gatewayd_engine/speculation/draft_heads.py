@@ -65,6 +65,7 @@ def read_heads(
             f"the heads in {folder} are for hidden states of {hidden_size} and {its_vocab_size}"
             f" tokens; this model has {target.hidden_size} and {vocab_size}"
         )
+    # The file has the first embeddings of its model: sizes alone do not identify it.
     served = _embedding(model, len(trained_on))
     if served is not None and (served.float() - trained_on.float()).abs().max() > _TOLERANCE:
         raise ValueError(f"the heads in {folder} were trained for a model other than {model}")

@@ -127,6 +127,7 @@ def load_draft_model(
         return make(decoder, max_running, length)
     each = max_running * page_bytes(spec.attention, PAGE_SIZE, dtype)
     wanted = -(-length // PAGE_SIZE)
+    # For the message, before the reservation.
     free = mib(memory.free)
     count = memory.reserve(each, wanted)
     reserved = count * each
@@ -148,6 +149,7 @@ def load_draft_model(
     except BaseException:
         memory.release(reserved)
         raise
+    # Drafters share the model, so the memory is released with the last reference to it.
     weakref.finalize(model, memory.release, reserved)
     _log.info("draft model %s: %s of KV cache", folder, mib(reserved))
     return model

@@ -101,12 +101,14 @@ class Feedback:
         runs = np.flatnonzero(
             (queue.ids[seen.slots] == seen.sequences) & (queue.row[seen.slots] == rows)
         )
+        # Stable, so that positions ascend within a row, as the contract demands.
         order = runs[np.argsort(rows[runs], kind="stable")]
         if not len(order):
             return
         _, first = np.unique(rows[order], return_index=True)
         self._register(seen.slots[order[first]], rows[order[first]])
         drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
+        # Often nothing changes, and the states need not be gathered.
         is_same = len(order) == len(rows) and bool((order[1:] > order[:-1]).all())
         states = seen.hidden if is_same else _picked(seen.hidden, order)
         with attribute_faults(Kind.DRAFTER):
@@ -149,6 +151,7 @@ class Feedback:
 
 def _accepted_features(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _StepFeatures:
     """Select the tokens of a step without rejected drafts."""
+    # One token per sequence: there are no drafts.
     if len(batch.ids) == len(batch):
         return _StepFeatures(
             batch.slots, batch.sequences, batch.rows, batch.positions, batch.ids, hidden
@@ -160,6 +163,8 @@ def _accepted_features(batch: StepBatch, result: StepResult, hidden: torch.Tenso
     if batch.drafts is not None:
         tokens = result.tokens
         width = tokens.nodes.shape[1]
+        # A token of rank 0 follows the last settled token; the others each follow an accepted
+        # draft, whose states are kept, too.
         own = (np.arange(width) > 0) & (np.arange(width) < tokens.counts[:, None])
         entry, rank = np.nonzero(own)
         of = tokens.entries[entry]

@@ -111,6 +111,7 @@ class Speculation:
         view = self._queue.view
         lengths = view.num_tokens[slots].astype(np.int64)
         is_last = view.num_computed[slots] + counts == lengths
+        # Drafts follow a sequence's last token, so it has to be computed in this step.
         may_have = (counts == 1) & is_last
         if not self._runner.verifies_all:
             rows = self._queue.row[slots].astype(np.int64)
@@ -118,6 +119,7 @@ class Speculation:
         entries = np.flatnonzero(may_have)
         num_tokens = int(counts.sum())
         certain, drafts = None, None
+        # Tokens forced by grammars, which are certain to be accepted.
         if jumps and len(entries):
             certain = self._forced_drafts(slots, entries, lengths, num_tokens)
             if certain is not None:
@@ -128,6 +130,7 @@ class Speculation:
                     rows = self._queue.row[slots[jumping]].astype(np.int64)
                     self._registration.register(Kind.DRAFTER, slots[jumping], rows)
                 entries = np.setdiff1d(entries, jumping)
+        # Drafts for the remaining sequences.
         if is_on and len(entries):
             asked = self._decide(slots[entries], lengths[entries], num_tokens)
             if asked is not None:
@@ -142,6 +145,7 @@ class Speculation:
         drafts = drafts or certain
         if drafts is None:
             return None
+        # Last, because the limit depends on the number of sequences with drafts.
         return drafts.cut(self._runner.most_drafts(int(np.count_nonzero(drafts.counts))))
 
     def _forced_drafts(
@@ -212,6 +216,7 @@ class Speculation:
         most = int(asked.max())
         # Greedy requests have one correct output, and seeded ones must be reproducible.
         is_fixed = columns.is_greedy[rows] | columns.is_seeded[rows]
+        # Read-only without a copy of the token table.
         tokens = columns.tokens.view()
         tokens.flags.writeable = False
         batch = DraftBatch(
@@ -220,6 +225,7 @@ class Speculation:
             limits=_read_only(asked),
             tokens=tokens,
             temperature=np.where(is_fixed, np.float32(0), columns.temperature[rows]),
+            # No numbers need to be drawn where no draft is sampled.
             uniform=np.zeros((len(rows), most))
             if is_fixed.all()
             else uniform(columns.seed[rows][:, None], lengths[:, None] + np.arange(most), DRAFT),
@@ -269,6 +275,7 @@ class Speculation:
             return
         entries, counts = result.tokens.entries, result.tokens.counts
         if batch.num_decode < len(batch):
+            # The first tokens of prompts had no drafts to accept.
             decoded = entries < batch.num_decode
             entries, counts = entries[decoded], counts[decoded]
         if not len(entries):

@@ -31,6 +31,7 @@ class Registration:
     def register(self, kind: Kind, slots: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
         """Register the rows whose sequence is new to a strategy."""
         strategy = self._strategies.bound[kind]
+        # A strategy that has just been activated has no state for any row.
         if self._known.get(kind) is not strategy:
             self._known[kind] = strategy
             self._owners[kind] = np.full(self._num_rows, -1, np.int64)

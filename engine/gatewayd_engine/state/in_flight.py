@@ -62,6 +62,7 @@ def mark_launched(queue: Queue, batch: StepBatch) -> None:
     sampling = slots[batch.samples]
     queue.placeholders[sampling] += 1
     view.num_tokens[sampling] += 1
+    # Their last token is being sampled: a later step would compute beyond the limit.
     ending = sampling[view.num_tokens[sampling] >= queue.limit[sampling]]
     if len(ending):
         queue.hide(ending.tolist())

@@ -82,6 +82,7 @@ class Queue(ColumnSet):
         self._hidden: set[int] = set()
         self.on_remove: Callable[[Sequence], None] | None = None
         self.tenants = Tenants()
+        # Dicts as ordered sets, from which a slot in the middle is removed in constant time.
         self.waiting: dict[int, None] = {}
         self.paused: dict[int, None] = {}
         self.running: dict[int, None] = {}
@@ -121,6 +122,7 @@ class Queue(ColumnSet):
         sequence.slot = slot
         self._by_slot[slot] = sequence
         self._by_id[sequence.id] = sequence
+        # A free slot keeps the column values of the sequence before.
         self.clear_columns(slot)
         self._shown.clear_columns(slot)
         view = self.view
@@ -134,6 +136,7 @@ class Queue(ColumnSet):
         self.prompt_len[slot] = sequence.prompt_len
         self.ids[slot] = sequence.id
         first = sequence.tokens[: view.page_size].tobytes()
+        # Only preselects sequences that may share a prefix: tokens are compared before one waits.
         self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
         if sequence.is_urgent:
@@ -144,6 +147,7 @@ class Queue(ColumnSet):
         """Remove an ended sequence, and free its slot."""
         slot = sequence.slot
         if self.on_remove is not None:
+            # First, because it reads columns that are reset below.
             self.on_remove(sequence)
         self.waiting.pop(slot, None)
         self.paused.pop(slot, None)
@@ -224,4 +228,5 @@ class Queue(ColumnSet):
         self.grow_columns(2 * old)
         self._shown.grow_columns(2 * old)
         for name, grown in self._shown.columns().items():
+            # In place: the view is created once, and strategies may retain it.
             setattr(self.view, name, grown)

@@ -103,10 +103,12 @@ class RunningBatch(ColumnSet):
         row = self._free.pop()
         params = sequence.params
         self.tokens[row, :num_tokens] = sequence.tokens[:num_tokens]
+        # While it runs, the row is the only place of its tokens.
         sequence.tokens = self.tokens[row]
         sequence.row = row
         self.exact_until[row] = sequence.exact_until
         self.decodes_from[row] = sequence.decodes_from
+        # Even if the same sequence had this row before: the compression has to admit it again.
         self.followed[row] = -1
         if sequence.compression_state is not None:
             self.known[row], sequence.compression_state = sequence.compression_state, None
@@ -143,6 +145,7 @@ class RunningBatch(ColumnSet):
             pages: consecutive pages, none of a compacted prefix.
         """
         if row in self.fronts:
+            # From an index by tokens to one by KV slots.
             first -= self.fronts[row].shift // self.page_size
         self.block_table[row, first : first + len(pages)] = pages
         if self.changes is not None:
@@ -152,6 +155,7 @@ class RunningBatch(ColumnSet):
         """Set a row's compacted prefix; ``pages`` are all of the sequence's, in token order."""
         size = self.page_size
         table = [*pages[: front.kept // size], *pages[front.covered // size :]]
+        # So that `set_pages` does not shift this table, which is indexed by KV slots already.
         self.fronts.pop(row, None)
         self.set_pages(row, 0, table)
         self.fronts[row] = front
@@ -160,6 +164,7 @@ class RunningBatch(ColumnSet):
         """Remove a sequence from the batch; it keeps ``num_tokens`` tokens."""
         row = sequence.row
         self.fronts.pop(row, None)
+        # The row will belong to another sequence.
         sequence.tokens = self.tokens[row, :num_tokens].copy()
         sequence.reported = int(self.reported[row])
         sequence.exact_until = int(self.exact_until[row])

@@ -126,7 +126,9 @@ class Sequence:
     @property
     def may_share(self) -> bool:
         """Whether it may use pages computed by other sequences."""
+        # Both need the hidden states of every prompt token, so the whole prompt is computed.
         wants_all = self.params.prompt_logprobs is not None or self.params.pooling == "mean"
+        # A compacted prefix is restored as a whole, not behind cached pages.
         is_shorter = self.swapped is not None and self.swapped.front is not None
         return self.trail is not None and not wants_all and not is_shorter
 

@@ -39,6 +39,7 @@ class BatchDrafts:
             self.counts[entries],
             self.tokens[entries],
             None if self.parents is None else self.parents[entries],
+            # Not gathered, because it is large and `source` still refers to all of it.
             self.probs,
             self.source[entries],
         )
@@ -68,6 +69,7 @@ class BatchDrafts:
         tokens = np.where(has[:, None], _wide(chains.tokens, width), _wide(self.tokens, width))
         parents, probs = self.parents, self.probs
         if parents is not None:
+            # A chain as a tree: each draft's parent is the one before.
             in_order = np.arange(-1, width - 1, dtype=np.int32)
             parents = np.where(has[:, None], in_order, _wide(parents, width, -1))
         if probs is not None and probs.shape[1] < width:
@@ -104,6 +106,7 @@ class BatchDrafts:
         depths = np.zeros((n, width), np.int64)
         entry = np.arange(n)
         for token in range(1, width):
+            # Each token attends to what its parent attends to, and to itself; parents come first.
             parent = self.parents[:, token - 1] + 1
             sees[:, token] = sees[entry, parent]
             sees[:, token, token] = True
@@ -233,6 +236,7 @@ class StepBatch:
         shift = self.fronts.shift
         return replace(
             self,
+            # The complement of an id is negative, and so no other sequence's.
             sequences=np.where(shift > 0, ~self.sequences, self.sequences),
             starts=self.starts - shift,
             cache_positions=self.cache_positions - np.repeat(shift, self.counts),
@@ -285,12 +289,14 @@ def gather(
     row_ = row[order].astype(np.int64)
     first = starts_.astype(np.int64)
     num_decode = int(np.count_nonzero(counts_ == 1))
+    # Before drafts are added, which are not tokens of the sequence yet.
     samples = first + counts_ == num_tokens[order]
     if drafts is not None:
         drafts = drafts.at(order)
         counts_ = counts_ + drafts.counts
         _write(rows, row_, first + 1, drafts)
     last = np.cumsum(counts_) - 1
+    # One token per sequence: nothing has to be repeated.
     if num_decode == len(slots) and drafts is None:
         cache_positions = first
         token_rows = row_
@@ -306,11 +312,13 @@ def gather(
         starts=first,
         counts=counts_,
         num_decode=num_decode,
+        # For placeholders these are arbitrary; the runner replaces them, see `unknown`.
         ids=rows.tokens[token_rows, cache_positions].astype(np.int64),
         cache_positions=cache_positions,
         positions=cache_positions,
         last=last,
         samples=samples,
+        # Indexing with an array copies: the rows may change while the step is in flight.
         block_table=rows.block_table[row_, :num_pages],
         drafts=drafts,
         unknown=None if placeholders is None else np.flatnonzero(placeholders[order]),
@@ -339,6 +347,7 @@ def _tree_positions(batch: StepBatch, drafts: BatchDrafts) -> NDArray[np.int64]:
     """Return positions where drafts of a tree follow the last token by their depth."""
     positions = batch.cache_positions.copy()
     entry, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
+    # ``last`` is the last draft of an entry, so its drafts are the last ``counts`` tokens.
     token = batch.last[entry] - drafts.counts[entry] + 1 + draft
     _, depths = drafts.lineage(drafts.tokens.shape[1] + 1)
     positions[token] = batch.starts[entry] + depths[entry, draft + 1]

@@ -81,6 +81,7 @@ def moves(
         ``[n]``.
     """
     rank = np.arange(tokens.nodes.shape[1])
+    # Where the node equals the rank, the draft is at its final position already.
     index, at = np.nonzero((rank < tokens.counts[:, None]) & (tokens.nodes != rank))
     entries = tokens.entries[index]
     root = batch.starts[entries] + batch.settled[entries] - 1
@@ -134,6 +135,7 @@ class StepResult:
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.pooled],
+            # By batch row, which is the same in any part of the batch.
             self.reported,
             lost={entry + by: fault for entry, fault in self.lost.items()},
         )

@@ -97,6 +97,7 @@ class Strategies:
         self.can_compress = config.device == "cpu"
         self._owner = host.owner
         self._fence = Fence(config.fault_limit)
+        # Quarantined strategies are replaced before anything is opened.
         for kind, choice in self._choices.items():
             if choice is not None and [kind, choice.name] in config.quarantined:
                 self._fence.exclude(kind, choice.name)
@@ -110,6 +111,7 @@ class Strategies:
         for kind, choice in self._choices.items():
             if choice is not None:
                 self._set_active(kind, choice, self.opener.open(kind, choice))
+        # The codec, and the fingerprint of everything that the pool's contents depend on.
         self._codec = chosen_codec(config)
         self.codec: KvCodecStrategy | None = None
         forms = [
@@ -147,6 +149,7 @@ class Strategies:
             self.plugin_times,
         )
         self.plan: StepPlan = self._bind()
+        # The guide, then the processors of rows, which need the chain and its matchers.
         guide = config.guide
         is_out = guide is not None and [Kind.GUIDE, guide.name] in config.quarantined
         self.guides = ActiveGuide(
@@ -165,6 +168,7 @@ class Strategies:
             partial(self._record, kind),
             self.guides.matchers,
         )
+        # Of all kinds. Logits processors stay in the chain, to refuse requests that need them.
         for kind_name, name in config.quarantined:
             self._fence.exclude(kind_name, name)
             if kind_name == Kind.LOGITS_PROCESSOR:
@@ -240,6 +244,7 @@ class Strategies:
         else:
             self._retries.add(kind)
         old = self._exchange(kind, DEFAULTS[kind])
+        # If the default has failed as well, the first failed instance remains on standby.
         if kind in self._retries and kind not in self._standby:
             self._standby[kind] = old
         else:
@@ -273,6 +278,7 @@ class Strategies:
         try:
             self._replace(kind, self._choices[kind])
         finally:
+            # Only once the new instance is open, which may share the model loaded by this one.
             self.close_one(kind, self._standby.pop(kind, None))
 
     def reset_eviction(self) -> None:
@@ -298,6 +304,7 @@ class Strategies:
         """
         old = self.watched.get(kind)
         self._choices[kind] = choice
+        # An operator's choice supersedes the retry of a failed strategy.
         self._retries.discard(kind)
         self.close_one(kind, self._standby.pop(kind, None))
         if choice is not None:
@@ -364,6 +371,7 @@ class Strategies:
                     self.processors.quarantine(overrun.name)
             elif overrun.kind is Kind.KV_TIER:
                 self.tiers.fail(overrun.name, overrun.reason)
+            # Overruns of a strategy that has been replaced since are dropped.
             elif now is not None and now.name == overrun.name:
                 overruns.append(overrun)
         return overruns

@@ -39,11 +39,13 @@ def snapshot_compression(sequence: Sequence, rows: RunningBatch, strategies: Str
     watched = strategies.watched.get(_KIND)
     if watched is None or not isinstance(strategies.bound[_KIND], Moves):
         return
+    # The strategy has no state of this sequence: it was activated later, or is not following it.
     if rows.follower is not watched or rows.followed[sequence.row] != sequence.id:
         return
     try:
         with attribute_faults(_KIND):
             sequence.compression_state = CompressionState(watched, watched.leave(sequence.row))
+    # Handled here, because the preemption around it must complete.
     except StrategyFault as fault:
         strategies.fall_back(_KIND, fault)
 

@@ -49,6 +49,7 @@ def launch_isolating(
             return Done(StepResult.failure(0, "internal_error", failure))
         cause = error
     results = [
+        # By contract a batch may be launched again after an exception, and so may its parts.
         launch_isolating(launch, batch.only(index), names_of).result().shifted(index)
         for index in range(len(batch))
     ]
@@ -84,10 +85,12 @@ class Recovery:
             try:
                 return action()
             except RequestFault as fault:
+                # Not counted: with the end of the request its cause is gone.
                 self._fail(fault)
             except BaseException as error:  # a strategy may even call sys.exit
                 faults += 1
                 kind = faulty_kind(error, self._strategies.bound)
+                # An error of the engine itself.
                 if kind is None:
                     raise
                 self.fall_back(kind, error)

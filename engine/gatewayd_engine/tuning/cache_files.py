@@ -26,11 +26,13 @@ def read(path: Path | None, kind: type[T]) -> T | None:
     if path is None:
         return None
     try:
+        # Before reading: a damaged or foreign file must not fill the memory.
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
+    # RecursionError: JSON that is nested too deeply.
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
         _log.warning("%s cannot be used and will be rewritten: %s", path, error)
         return None
@@ -43,6 +45,7 @@ def write(path: Path | None, contents: object) -> None:
     text = msgspec.json.format(msgspec.json.encode(contents), indent=1)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder, for an atomic replacement. Not synced: a lost file is measured again.
         with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
             try:
                 file.write(text)

@@ -40,6 +40,7 @@ def device_errors(device: torch.device, name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
+        # First: on a lost device every error, also one about memory, says nothing about its cause.
         if _is_lost(device):
             raise DeviceLost(f"the device was lost to {name}: {error}") from error
         if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error):
@@ -51,6 +52,7 @@ def _is_lost(device: torch.device) -> bool:
     if device.type != "cuda":
         return False
     try:
+        # Faults of kernels are reported by later calls, at the latest by this one.
         torch.cuda.synchronize(device)
     except RuntimeError:
         return True
@@ -66,11 +68,13 @@ class GraphClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # Captures are not possible on the default stream.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
         """See ``LaunchClock``."""
         stream = self._stream
+        # Operands may still be written by kernels of the current stream.
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
@@ -86,6 +90,7 @@ class GraphClock:
             try:
                 for call in calls:
                     call()
+            # Whatever interrupts a capture, it has to be ended before the device can be used again.
             except BaseException:
                 end_failed(graph, self._device, pool)
                 raise
@@ -95,6 +100,7 @@ class GraphClock:
                 graph.replay()
                 end.record(stream)
                 end.synchronize()
+                # Milliseconds become microseconds.
                 found.append(begin.elapsed_time(end) * 1000 / len(calls))
         torch.cuda.current_stream().wait_stream(stream)
         return median(found[_UNCOUNTED:])

@@ -61,8 +61,10 @@ class Attempts:
             try:
                 file = os.open(path, os.O_RDONLY)
                 try:
+                    # Fails while the process that created the file lives; its lock ends with it.
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     text = os.read(file, _BYTES).decode().strip()
+                    # Before the attempt counts: of several starts only one can remove the file.
                     path.unlink()
                 finally:
                     os.close(file)
@@ -80,6 +82,7 @@ class Attempts:
         if file is None:
             yield
             return
+        # Installed before the attempt is written, so that no signal finds it written and unguarded.
         with _before_sigterm(lambda: _overwrite(file, "")):
             _overwrite(file, "\n".join(attempt))
             try:
@@ -91,6 +94,7 @@ class Attempts:
         """Return the file that this process holds locked; None if it cannot be created."""
         if self._file is not None or self._folder is None:
             return self._file
+        # Random, as containers that share a home directory may have the same process ids.
         path = self._folder / f"{self._prefix}.{os.getpid()}-{os.urandom(4).hex()}.trying"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,8 +103,10 @@ class Attempts:
             _log.debug("crash guard: cannot record autotuning attempts: %s", error)
             self._folder = None
             return None
+        # Runs at interpreter exit, too; a process that is killed leaves its file for the next.
         weakref.finalize(self, _remove, path, file)
         try:
+            # A start that collects the file before it is locked finds it empty, and so no attempt.
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             # Without a lock, other processes would take the attempt for a crash.
@@ -118,6 +124,7 @@ def _remove(path: Path, file: int) -> None:
 
 def _overwrite(file: int, text: str) -> None:
     try:
+        # One write of fixed length: nothing of a longer text before remains.
         os.pwrite(file, text.encode()[:_BYTES].ljust(_BYTES), 0)
     except OSError as error:
         _log.debug("crash guard: cannot record an autotuning attempt: %s", error)
@@ -126,6 +133,7 @@ def _overwrite(file: int, text: str) -> None:
 @contextmanager
 def _before_sigterm(clear: Callable[[], None]) -> Iterator[None]:
     """Call a function before SIGTERM ends this process, if SIGTERM has its default action."""
+    # Python sets signal handlers in the main thread only. Others' handlers are left alone.
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -133,6 +141,7 @@ def _before_sigterm(clear: Callable[[], None]) -> Iterator[None]:
 
     def end(number: int, frame: FrameType | None) -> None:
         clear()
+        # Raised again with the default action, so that the exit status tells of the signal.
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 

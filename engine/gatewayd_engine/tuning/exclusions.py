@@ -42,6 +42,7 @@ class Exclusions:
 
     def record_crashes(self, crashed: Iterable[Attempt]) -> None:
         """Record the attempts during which processes crashed."""
+        # A set: replicas that were killed together in one attempt count as one crash.
         for family, what in sorted(crashed):
             if what not in self.suspected:
                 self.suspected.add(what)

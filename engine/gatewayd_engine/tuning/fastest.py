@@ -22,6 +22,7 @@ def fastest(found: dict[str, float | None], default: str) -> str:
     """
     times = {name: time for name, time in found.items() if time is not None}
     base = times.get(default)
+    # Without the default's time, nothing says that another candidate is faster.
     if base is None:
         return default
     best = min(times, key=lambda name: times[name])

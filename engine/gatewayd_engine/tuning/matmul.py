@@ -75,6 +75,7 @@ def by_shape(matmuls: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMatm
 def measured_sizes(sizes: Sequence[int]) -> list[int]:
     """Return the numbers of rows to be measured, including the largest one."""
     ordered = sorted(sizes)
+    # The captured size at or above each; a set, as several may have the same one.
     at = {min(bisect_left(ordered, size), len(ordered) - 1) for size in _MEASURED_AT}
     return [ordered[i] for i in sorted(at)]
 
@@ -109,6 +110,7 @@ def choose_matmuls(
     for shape, alike in shapes.items():
         before = 0
         for size in at:
+            # All sizes that use this measurement: those above the last measured one.
             between = [lines for lines in sizes if before < lines <= size]
             try:
                 _Choice(shape, alike, size, candidates).choose(between, table, clock, deadline)
@@ -140,10 +142,12 @@ class _Choice:
         size: int,
         candidates: Sequence[Candidates],
     ) -> None:
+        # One matrix stands for all of its shape: algorithms depend on shapes, not on values.
         first = alike[0].matrix
         self._shape, self._alike, self._size = shape, alike, size
         self._launches: dict[str, Launch] = {DEFAULT: multiply}
         with device_errors(first.device, "operands"):
+            # The same operands at each start, so that a check that has passed passes again.
             random = torch.Generator(first.device).manual_seed(size)
             self._x = torch.randn(
                 (size, shape.columns), dtype=shape.dtype, device=first.device, generator=random
@@ -152,7 +156,9 @@ class _Choice:
             self._wanted = torch.empty_like(self._out)
             for family in candidates:
                 try:
+                    # With the actual operands, as candidates depend on alignment and strides, too.
                     self._launches |= family.of(self._x, first, alike[0].bias, self._out)
+                # Becomes ``NoMemory`` in the context above.
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001 - any error; torch's matmul remains
@@ -163,6 +169,7 @@ class _Choice:
     ) -> None:
         """Choose an implementation, and check it at each number of rows that it is used for."""
         shape, names = self._shape, list(self._launches)
+        # Nothing to choose, and nothing to record.
         if len(names) == 1:
             return
         which = case(
@@ -173,6 +180,7 @@ class _Choice:
             k=shape.columns,
             bias=int(shape.has_bias),
         )
+        # The limit is for measurements; known choices are only checked, which is short.
         if table.known(which, names) is None and time.monotonic() >= deadline:
             return
         choice = table.chosen(which, names, partial(self._microseconds, clock), self._check)
@@ -195,6 +203,7 @@ class _Choice:
 
     def _call(self, launch: Launch, matmul: TunedMatmul) -> Callable[[], object]:
         weight, bias = matmul.matrix, matmul.bias
+        # A function of its own, so that each call binds its own matrix.
         return lambda: launch(self._x, weight, bias, self._out)
 
     def _check(self, name: str, lines: int | None = None) -> None:
@@ -222,5 +231,6 @@ class _Choice:
             errors.append((apart / some.norm(dim=1).clamp_min(1e-30)).max())
         # The only synchronisation: this is done for each captured size, at each start.
         worst = torch.stack(errors).max().item()
+        # Relative to the row's norm: single elements may be near zero.
         if not worst <= _MOST_ERROR:  # also true for NaN
             raise MatmulMismatch(f"its result differs from torch's by {worst:.1e}")

@@ -191,6 +191,7 @@ def installed(device: torch.device) -> list[Candidates]:
     made: list[Candidates] = []
     if (lt := _loaded("mm_bf16_cublaslt", _cublaslt)) is not None:
         made.append(CublasLt(lt, device))
+    # Before the module is loaded, which may compile it.
     is_hopper = torch.cuda.get_device_capability(device)[0] >= _HOPPER
     if is_hopper and (tiny := _loaded("tinygemm2", _tinygemm2)) is not None:
         made.append(TinyGemm(tiny))
@@ -221,6 +222,7 @@ def _loaded(name: str, load: Callable[[], T]) -> T | None:
     try:
         return load()
     except Exception as error:  # noqa: BLE001 - no FlashInfer, no compiler, another version: torch's
+        # Compilers' errors have hundreds of lines.
         first = str(error).partition("\n")[0]
         _log.info("%s is not a candidate: %s: %s", name, type(error).__name__, first)
         return None

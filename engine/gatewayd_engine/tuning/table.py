@@ -67,6 +67,7 @@ class TuningTable:
         self._entries: dict[Case, TableEntry] = {}
         self._exclusions = Exclusions(self.path)
         self._attempts = Attempts(folder, machine.digest)
+        # Exclusions and suspicions of earlier processes, which a new crash is compared with.
         self._merge_file()
         if crashed := self._attempts.collect_fatal():
             self._save(lambda: self._exclusions.record_crashes(crashed))
@@ -126,17 +127,21 @@ class TuningTable:
         default, found = candidates[0], dict[str, float | None]()
         for name in self._allowed(case, candidates):
             try:
+                # Not guarded: others are compared with it, and it has no replacement.
                 if name == default:
                     found[name] = usable(measure(name))
                     continue
                 with self._trying(case, name):
+                    # Before it is measured: a wrong result disqualifies, however fast it is.
                     check(name)
                     found[name] = usable(measure(name))
+            # Not a failed measurement: ``_trying`` excludes the family of a lost device itself.
             except (DeviceLost, NoMemory):
                 raise
             except Exception as error:  # noqa: BLE001 - any error; there are other candidates
                 _log.info("%s is not a candidate for %s: %s", name, case, _first_line(error))
                 found[name] = None
+        # Failed candidates are recorded as well: the set of names tells whether an entry is valid.
         choice = fastest(found, default)
         self._store(TableEntry(case.op, case.dtype, dict(case.sizes), default, choice, found))
         self.measured += 1
@@ -203,9 +208,11 @@ class TuningTable:
             try:
                 yield
             except DeviceLost:
+                # At once: a lost device is no coincidence, and this process has to end.
                 self._exclusions.families.add(attempt.family)
                 self._save()
                 raise
+            # The attempt neither passed nor failed, so a suspicion remains.
             except NoMemory:
                 raise
             except Exception:
@@ -220,6 +227,7 @@ class TuningTable:
 
     def _checked(self, case: Case, entry: TableEntry, check: Callable[[str], None]) -> str:
         """Return the checked choice of an entry, or its replacement; see ``chosen``."""
+        # Ends: each round marks one candidate as failed, and ``fastest`` does not return those.
         while (choice := entry.choice) != entry.default:
             try:
                 with self._trying(case, choice):
@@ -228,6 +236,7 @@ class TuningTable:
             except (DeviceLost, NoMemory):
                 raise
             except Exception as error:  # noqa: BLE001 - any error; the default remains
+                # None is the time of a failed candidate.
                 times = {**entry.microseconds, choice: None}
                 other = fastest(times, entry.default)
                 _log.warning(
@@ -248,6 +257,7 @@ class TuningTable:
         entry = self._entries.get(case)
         if entry is None or entry.default != candidates[0]:
             return None
+        # With other names (a candidate was added, removed or excluded) the choice may be outdated.
         return entry if set(entry.microseconds) == set(self._allowed(case, candidates)) else None
 
     def _allowed(self, case: Case, candidates: Sequence[str]) -> list[str]:
@@ -263,9 +273,11 @@ class TuningTable:
         contents = read(self.path, TableContents)
         if contents is None:
             return
+        # The digest in the file name is short, and files are copied and edited.
         if contents.machine != self._machine:
             _log.warning("autotuning table %s is of another machine and is not used", self.path)
             return
+        # Edited files may name a choice that was never measured.
         self._entries = {
             entry.case: entry
             for entry in contents.entries
@@ -280,6 +292,7 @@ class TuningTable:
             change: changes the suspected attempts, after those in the file have been merged.
         """
         # Another engine of this machine may have measured meanwhile; own entries take precedence.
+        # Not locked: an entry that a concurrent save loses is measured again.
         self._merge_file()
         change()
         excluded, suspected = self._exclusions.families, self._exclusions.suspected

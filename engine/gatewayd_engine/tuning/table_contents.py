@@ -24,6 +24,7 @@ class TunedMachine(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """File name of the machine's table."""
+        # Sorted, as the order of versions must not change the name.
         return sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
 
 

@@ -37,6 +37,7 @@ class Tuning:
     ) -> None:
         """See ``choose_matmuls``."""
         if matmuls and sizes:
+            # Only if there is something to tune: their modules may have to be compiled.
             candidates = self.candidates()
             choose_matmuls(matmuls, sizes, candidates, self.table, self.clock, progress)
 

@@ -45,6 +45,7 @@ class Overrides:
         for section, change in self._changes.items():
             try:
                 base = value_of(file, section)
+                # An operator has changed it back, or the file says the same by now.
                 if change.value == base:
                     continue
                 if base != change.base:
@@ -54,6 +55,7 @@ class Overrides:
                     )
                     continue
                 config = with_value(config, section, change.value)
+            # Another version may have written sections or values that this one does not know.
             except (AttributeError, KeyError, ValueError) as error:
                 _log.warning("runtime change of [%s] cannot be applied: %s", section, error)
                 continue
@@ -80,6 +82,7 @@ class Overrides:
             _log.warning(
                 "runtime change of [%s] not persisted: the section contains a secret", section
             )
+            # Written nevertheless: an earlier row would otherwise apply at the next start.
             value = base
         change = OverrideRecord(int(self._now()), who, section, value, base)
         self._changes[section] = change

@@ -9,6 +9,7 @@ from gatewayd.wire.snapshot import EngineView, StrategyView
 from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo, StrategyRow
 
+# An engine that is still loading is shown with zeros.
 _UNKNOWN = ModelInfo("", 0, "", "", 0, 0, [], 0, 0, 0, 0)
 _UNSAID = MachineStats()
 _OVER = (ReplicaState.FAILED, ReplicaState.STOPPED)
@@ -63,6 +64,7 @@ def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, condition:
     """The state of the daemon, in one word."""
     if is_draining:
         return "draining"
+    # Only a fleet that is not ready needs a look at its replicas.
     if condition != "not_ready":
         return condition
     return "failed" if all(replica.state in _OVER for replica in replicas) else "starting"

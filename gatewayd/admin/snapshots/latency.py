@@ -12,6 +12,7 @@ from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd.wire.snapshot import LatencyView
 
 _SECONDS = 60.0
+# Failed and aborted requests have no comparable end-to-end latency.
 _ANSWERED = ("stop", "length")
 
 
@@ -40,6 +41,7 @@ class LastMinute:
         """Latencies of requests that ended within the minute before ``now``."""
         new: list[LatencyRecord] = []
         for record in self._recent.backwards():
+            # Newest first: all records behind this one were read before, or are too old.
             if record is self._seen or record.end < now - _SECONDS:
                 break
             new.append(record)

@@ -24,8 +24,10 @@ def kv_view(engine: int, said: Inspected) -> KvView:
     # Requests without a tenant count as the default tenant's.
     tenants = [tenant or DEFAULT_TENANT for tenant in pool.tenants]
     names = list(dict.fromkeys(tenants))
+    # Owner -1, of pages without one, indexes the -1 that is appended.
     places = np.array([names.index(tenant) for tenant in tenants] + [-1], np.int32)
     owners = places[np.frombuffer(pool.owners, np.int32)]
+    # One character per cell, which keeps the JSON small: tenant n is ``chr(48 + n)``.
     letters = np.where(owners < 0, _NO_OWNER, owners + _FIRST_OWNER).astype("<u4")
     by_tenant: Counter[str] = Counter()
     for tenant, count in zip(tenants, pool.tenant_pages, strict=True):

@@ -86,6 +86,7 @@ class RequestRows:
                     if job.is_waiting:
                         break  # then its other choices do not run either
         tenant = generation.work.principal.tenant
+        # With one running choice the whole request counts as running.
         if runs:
             self.runs[tenant] += 1
         elif first is not None:
@@ -114,6 +115,7 @@ class RequestRows:
             engine=job.replica,
             age_ms=1000 * (self._now - generation.arrival),
             prompt_tokens=generation.prompt_tokens,
+            # A partial sum would look like a total.
             cached_tokens=sum(known) if len(known) == len(cached) else None,
             max_tokens=request.params.max_tokens,
             choices=len(generation.choices),
@@ -126,6 +128,7 @@ class RequestRows:
 
     def _slack(self, generation: Generation, job: EngineJob) -> float | None:
         deadline = job.request.deadline
+        # The deadline is one of the first token.
         if deadline is None or any(choice.first is not None for choice in generation.choices):
             return None
         return 1000 * (job.arrived + deadline - self._now)

@@ -52,6 +52,7 @@ class SnapshotStream:
         if not new:
             return snapshot
         self._last = new[-1].number
+        # Spliced as bytes, so that the snapshot is encoded once, whatever lines each reader gets.
         return snapshot.removesuffix(_NO_LINES) + _encode(new) + b"}"
 
 
@@ -83,6 +84,7 @@ class StreamRoute:
             return
         watcher = self._watching.add(_interval(scope))
         departure = disconnect_signal(scope, receive)
+        # Ends the wait for a snapshot at once; a write would notice the disconnect only later.
         departure.add_listener(watcher.end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
@@ -107,6 +109,7 @@ class StreamRoute:
         """Wait for the next event, sending keep-alive comments meanwhile."""
         coming = asyncio.ensure_future(self._watching.next(watcher))
         try:
+            # Not ``wait_for``, which would cancel the wait for the snapshot at each ping.
             while not (await asyncio.wait([coming], timeout=_PING_SECONDS))[0]:
                 await send({"type": "http.response.body", "body": _PING, "more_body": True})
             return b"data: " + lines.append_to(self._shared(coming.result())) + b"\n\n"
@@ -177,6 +180,7 @@ def _number(query: Mapping[str, str], name: str, default: int | None, most: int)
     text = query.get(name, "")
     if not text:
         return default
+    # The length is checked before int(), which refuses thousands of digits.
     if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= most):
         raise InvalidRequest(
             f"{name} is {text[:32]!r}; it must be a whole number up to {most}", param=name

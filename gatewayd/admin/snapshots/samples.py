@@ -34,6 +34,7 @@ class Collected:
         self.fault = ""
         self._by_name: dict[str, list[Sample]] = {}
         try:
+            # Collected one by one, so that metrics before a fault are still shown.
             for metric in metrics:
                 self._add(metric)
         except Exception as error:  # noqa: BLE001 - a collector may be a plugin's
@@ -60,6 +61,7 @@ class Collected:
         found = []
         for one in self._all("gatewayd_slo_good_total"):
             which = priority, slo = _slo(one)
+            # None for ``all``, which has no target of its own.
             target = targets.get(which)
             found.append(
                 SloView(

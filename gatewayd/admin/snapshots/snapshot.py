@@ -90,18 +90,22 @@ class Snapshots:
         Args:
             samples_age: maximum age of the metrics, in seconds.
         """
+        # Callers share a snapshot, so the strictest age counts.
         self._samples_age = min(self._samples_age, samples_age)
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._build(), name="snapshot")
+        # A caller that is cancelled must not cancel the snapshot of the others.
         return await asyncio.shield(self._making)
 
     async def _build(self) -> Snapshot:
         said = await self._sources.fleet.inspection.inspect(PATIENCE_SECONDS)
+        # A store that is slow shows the rows of its last read.
         if (reading := self._tenants.start_reading()) is not None:
             await asyncio.wait([reading], timeout=PATIENCE_SECONDS)
         return self._assemble(said)
 
     def _assemble(self, said: Mapping[int, Inspected]) -> Snapshot:
+        # No await from here on, so that all figures are of one instant.
         sources, now = self._sources, time.monotonic()
         rows = RequestRows(sources.live, sequence_reports(said.values()), now)
         kv = [kv_view(engine, said[engine]) for engine in sorted(said)]

@@ -59,6 +59,7 @@ class TenantRows:
             name = row["tenant"]
             return -rows.runs[name] - rows.waits[name], -pages.get(name, 0), -row["used_tokens"]
 
+        # Selected by load but shown by name, so that rows keep their positions.
         shown = sorted(self._rows, key=busy)[:MOST_ROWS]
         found = [_view(row, rows, self._live, pages) for row in shown]
         return sorted(found, key=lambda one: one.tenant), len(self._rows) - len(shown)
@@ -68,6 +69,7 @@ class TenantRows:
             self._rows = await self._tenancy.act(self._action, {}, EmptyBody(), _ACTOR)
         except Exception as error:  # noqa: BLE001 - the snapshot is useful without tenants
             _log.debug("cannot read tenants: %s", error)
+        # Also after an error, so that a failing store is not read for every snapshot.
         self._read_at = time.monotonic()
 
 

@@ -29,6 +29,7 @@ def markdown(docstring: str | None, indent: str = "") -> str:
             lines += [f"- {verb}`{name}`: {meaning}" for name, meaning in _entries(body)]
         elif title == "Returns":
             lines.append(f"- returns: {_line(body)}")
+    # Empty lines get no indentation, which would be trailing space.
     return f"\n{indent}".join(lines).replace(f"\n{indent}\n", "\n\n")
 
 
@@ -48,6 +49,7 @@ def fields_of(node: ast.ClassDef) -> list[tuple[str, str]]:
     _, sections = _split(ast.get_docstring(node) or "")
     described = dict(_entries(sections.get("Attributes", "")))
     found = []
+    # The docstring of a field is the statement after it.
     for each, after in pairwise([*node.body, None]):
         match each:
             case ast.AnnAssign(target=ast.Name(id=name)):

@@ -71,6 +71,7 @@ def check(
     if only:
         missing = [plugin for plugin in missing if plugin in only]
         entries = tuple(entry for entry in entries if entry.plugin in only)
+    # Threads are enough: each waits for a child process.
     with ThreadPoolExecutor(available_cores()) as pool:
         checkups = pool.map(
             lambda entry: _examine(entry, catalog, chosen, settings.get(entry.plugin, {})),

@@ -72,6 +72,7 @@ def kit_classes() -> tuple[KitClass, ...]:
 def _built_by(node: ast.ClassDef) -> str:
     for method in node.body:
         if isinstance(method, ast.FunctionDef) and method.name == "make" and method.returns:
+            # Without type parameters, as Protocols are named.
             return ast.unparse(method.returns).partition("[")[0]
     return ""
 

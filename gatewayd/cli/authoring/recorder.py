@@ -25,7 +25,9 @@ def pytest_runtest_makereport(
         bases = getattr(getattr(item, "cls", None), "__mro__", ())
         kit = [base.__name__ for base in bases if base.__module__.startswith(KIT)]
         own = [base.__dict__ for base in bases if not base.__module__.startswith(KIT)]
+        # Without the parameters, as methods are named.
         name = getattr(item, "originalname", item.name)
+        # A test of the kit that the author overrides is the author's own.
         is_kit = bool(kit) and not any(name in members for members in own)
         _record(
             kit=kit[0] if kit else "",
@@ -56,5 +58,6 @@ def _message(report: TestReport | CollectReport) -> str:
 
 
 def _record(**fields: object) -> None:
+    # Opened for each line, so that a crash of pytest loses no outcome.
     with open(os.environ[RECORD], "a", encoding="utf-8") as file:
         file.write(json.dumps(fields) + "\n")

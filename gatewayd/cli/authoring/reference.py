@@ -122,6 +122,7 @@ def _kind(kind: Kind) -> str:
     own = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
     (base,) = _classes(strategy, "Strategy")
     shared = {each.name: each for each in base.body if isinstance(each, ast.FunctionDef)}
+    # A kind's own text on a shared method replaces the general one; ``close`` comes last.
     for name, method in (shared | own).items():
         if name != "close":
             lines.append(_method(method))
@@ -211,6 +212,7 @@ def _classes(module: ModuleType, name: str | None = None) -> list[ast.ClassDef]:
 
 
 def _tree(module: ModuleType) -> ast.Module:
+    # Parsed, because docstrings of fields exist in the source only.
     return ast.parse(inspect.getsource(module))
 
 

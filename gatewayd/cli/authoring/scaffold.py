@@ -41,6 +41,7 @@ def parse_kind(text: str) -> Kind:
     kinds = [kind.value for kind in KIND_TEMPLATES]
     if text in kinds:
         return Kind(text)
+    # Also finds ``kv_tier`` for ``kv-tiers``.
     near = nearest(text, kinds) or nearest(text.replace("-", "_").rstrip("s"), kinds)
     hint = f"did you mean {near}?" if near else f"there is {', '.join(kinds)}"
     raise ScaffoldError(f"unknown plugin kind {text}; {hint}")
@@ -86,6 +87,7 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
             f"{kind}.{name} is already offered by {owners[0].owner}, and neither of two could be "
             "used; choose another name"
         )
+    # Before the folder is created: a failure leaves nothing behind.
     files = render(kind, name)
     try:
         folder.mkdir(parents=True)
@@ -107,6 +109,7 @@ def render(kind: Kind, name: str) -> dict[str, str]:
     values = _template_values(kind, name)
     layers = ["all", *(["strategy"] if kind in KINDS else []), kind.value]
     files: dict[str, str] = {}
+    # Files of later layers replace those of earlier ones.
     for layer in layers:
         folder = TEMPLATES / layer
         for file in sorted(folder.rglob(f"*{_SUFFIX}")):

@@ -67,6 +67,7 @@ def _offered(entry: Entry, settings: dict[str, Any]) -> type:
 
 def _conformance(entry: Entry, settings: dict[str, Any]) -> type:
     kit = conformance_of(Kind(entry.kind))
+    # Imported here, since the classes of some kinds import torch.
     base: type = getattr(importlib.import_module(kit.module), kit.name)
 
     offer = _Offer()
@@ -87,6 +88,7 @@ class _ResourcesProxy:
         self.seeks_model = False
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
+        # Attributes of the resources that need a checkpoint.
         self.seeks_model |= name in ("target", "load_model", "read_heads", "folder")
         return getattr(self._resources, name)
 
@@ -139,6 +141,7 @@ def _suites(entry: dict[str, str], settings: dict[str, Any], conformance: bool) 
     return found
 
 
+# pytest collects classes by the module's globals. Without the variable the module defines none.
 if PLUGINS in os.environ:
     for _plugin in json.loads(Path(os.environ[PLUGINS]).read_text("utf-8")):
         globals().update(_suites(**_plugin))

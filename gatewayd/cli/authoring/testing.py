@@ -22,6 +22,7 @@ from gatewayd_hooks.strategy import Kind
 # Not imported here: they need pytest.
 _RECORDER = "gatewayd.cli.authoring.recorder"
 _SUITE = Path(__file__).with_name("suite.py")
+# No cache: a run leaves no files in the project.
 _OPTIONS = ("-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", _RECORDER)
 _NO_TESTS = 5  # pytest's exit status
 
@@ -125,11 +126,13 @@ def run(target: PluginTestTarget, settings: Mapping[str, Mapping[str, Any]]) -> 
     covered: set[str] = set()
     output = ""
     if target.folder is not None:
+        # Before the kit: conformance classes that the project subclasses need not run again.
         own, output, covered = _pytest([], target, target.folder)
         tests += own
     with tempfile.TemporaryDirectory() as scratch:
         plugins = Path(scratch) / "plugins.json"
         plugins.write_text(json.dumps([_described(e, covered, settings) for e in target.entries]))
+        # An empty configuration; otherwise pytest would use one of a parent folder.
         Path(scratch, "pytest.ini").write_text("[pytest]\n")
         variables = {PLUGINS: str(plugins)}
         options = [str(_SUITE), "-c", "pytest.ini", "--rootdir", scratch]
@@ -194,6 +197,7 @@ def _pytest(
             | {
                 RECORD: record.name,
                 "PYTHONWARNINGS": _warnings(),
+                # A project is tested without being installed.
                 "PYTHONPATH": _search_path(_roots(target)),
             },
             capture_output=True,
@@ -204,6 +208,7 @@ def _pytest(
     is_good = done.returncode in (0, _NO_TESTS)
     output = "" if is_good else done.stdout + done.stderr
     tests = [_test(note) for note in notes]
+    # pytest itself has failed, for instance by an error in ``conftest.py``.
     if not is_good and not any(test.outcome == "failed" for test in tests):
         text = f"pytest ended with status {done.returncode}"
         tests.append(Test("pytest", "pytest runs", "failed", 0.0, text))

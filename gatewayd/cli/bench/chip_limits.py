@@ -34,6 +34,7 @@ def least_seconds(chip: Chip, workload: str, figure: str) -> float:
         return prompt_seconds(chip, served.input_tokens)
     in_flight = int(served.load.value)
     if figure.startswith("tpot"):
+        # The mean over the decode steps: half of the answer is in the context.
         context = served.input_tokens + served.output_tokens / 2
         return weights_seconds(chip, in_flight) + keys_seconds(chip, in_flight * context)
     return served_seconds(chip, in_flight, served.input_tokens, served.output_tokens)

@@ -114,6 +114,7 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
     """Benchmark a server: TTFT, TPOT, ITL and E2E percentiles, throughput, errors by code."""
+    # typer also calls this before a subcommand.
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
@@ -138,6 +139,7 @@ def bench(
             name = model or (await client.models())[0]
             items: Iterator[Item]
             if listed is not None:
+                # A short file is repeated; repeated prompts may hit the prefix cache.
                 items = itertools.cycle(listed)
             else:
                 items = synthetic(await corpus_for(client, name, as_text=chat), shape, seed)
@@ -184,6 +186,7 @@ def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[LoadL
         try:
             value = float(int(word)) if kind == "concurrency" else float(word)
         except ValueError:
+            # Refused below, like any value out of bounds.
             value = 0.0
         if not 0 < value < float("inf"):
             wanted = "a whole number above 0" if kind == "concurrency" else "a number above 0"

@@ -125,6 +125,7 @@ def differences(gpu: str, model: str, dtype: str, scale: float) -> list[str]:
     """Return how a run differs from the setup of the goals; empty if goals apply to it."""
     wanted = reference()
     found = []
+    # On a CPU the only name is empty.
     if not all(wanted.gpu in name for name in gpu.split(", ")):
         found.append(f"the machine is {gpu or 'one without a GPU'}, not an {wanted.gpu}")
     if model != wanted.model:

@@ -22,6 +22,7 @@ _MOST_RUNNING = 512
 
 def prompt_seconds(chip: Chip, length: int, cached: int = 0) -> float:
     """Return the time to prefill a prompt, except for its first ``cached`` tokens."""
+    # Causal attention: a token attends to itself and all tokens before it.
     keys = (length * length - cached * cached) / 2
     products = 2 * _PARAMETERS * (length - cached) / chip.multiplied
     return products + _ATTENTION * keys / chip.attended
@@ -29,6 +30,7 @@ def prompt_seconds(chip: Chip, length: int, cached: int = 0) -> float:
 
 def weights_seconds(chip: Chip, lines: int) -> float:
     """Return the time of a decode step's matrix products, bound by bandwidth or by compute."""
+    # Two bytes and two operations for each parameter (and row): one number serves for both.
     return max(_WEIGHTS / chip.read, lines * _WEIGHTS / chip.multiplied)
 
 
@@ -54,13 +56,16 @@ def batch_seconds(
         first + sum(prompt_seconds(chip, n, shared) for n in prompts), _WEIGHTS / chip.read
     )
     lines = min(len(prompts), _MOST_RUNNING)
+    # As many as the longest answer needs, or all answers with the batch at its maximum.
     steps = math.ceil(max(max(answers) - 1, sum(n - 1 for n in answers) / lines))
+    # In decode step i a sequence reads its own prompt and i generated tokens.
     own = sum(
         (n - 1) * (prompt - shared) + n * (n - 1) / 2
         for prompt, n in zip(prompts, answers, strict=True)
     )
     mean = sum(n - 1 for n in answers) / steps if steps else 0.0
     decode = steps * weights_seconds(chip, max(1, math.ceil(mean)))
+    # The shared prefix is read once per step, for all sequences.
     return prefill + decode + keys_seconds(chip, own + steps * shared)
 
 

@@ -83,11 +83,13 @@ async def send(target: LoadTarget, item: Item, intended: float | None = None) ->
     """Send one request and read its stream to the end; errors are recorded, not raised."""
     now = time.perf_counter
     body = target.body(item)
+    # After the body is built: that is the client's time, not the server's.
     sent = now()
     record = RequestRecord(intended=sent if intended is None else intended, sent=sent)
     counted = None
     events = 0
     try:
+        # Closes the connection here after an error, not when the generator is collected.
         async with aclosing(target.client.stream(target.path, body)) as stream:
             async for chunks in stream:
                 arrived = now()
@@ -122,6 +124,7 @@ async def closed_loop(
     async def worker() -> None:
         nonlocal num_sent
         while not stop.is_reached(num_sent, time.perf_counter() - begin):
+            # Counted before it is sent, because the other workers check the limit meanwhile.
             num_sent += 1
             record = await send(target, next(items))
             records.append(record)
@@ -143,6 +146,7 @@ async def open_loop(
 ) -> list[RequestRecord]:
     """Send requests at a mean ``rate`` per second, independent of the responses."""
     records: list[RequestRecord] = []
+    # A generator of its own: arrival times do not depend on the prompts.
     chance = random.Random(f"arrivals {seed}")
 
     async def one(item: Item, intended: float) -> None:
@@ -155,6 +159,7 @@ async def open_loop(
     async with asyncio.TaskGroup() as group:
         due = chance.expovariate(rate)
         while not stop.is_reached(num_sent, due):
+            # By the schedule, not by the previous request: a late wake-up does not lower the rate.
             if (delay := begin + due - time.perf_counter()) > 0:
                 await asyncio.sleep(delay)
             num_sent += 1

@@ -169,6 +169,7 @@ def measured(model: str | None, device: str, options: dict[str, Any]) -> Iterato
     """Enter ``subject``; errors are turned into usage errors that name the option."""
     with ExitStack() as stack:
         try:
+            # Errors of the setup alone become usage errors, not those of the block.
             found = stack.enter_context(subject(model, device, options))
         except ConfigError as error:
             raise typer.BadParameter(str(error)) from None

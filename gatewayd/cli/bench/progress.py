@@ -65,6 +65,7 @@ class BenchProgress(_Bar):
 
     def advance(self, load: LoadLevel, record: RequestRecord) -> None:
         """Count a request of a level that has ended."""
+        # Without a terminal there is nothing to draw, and the target needs the cores.
         if self._bar.disable:
             return
         task = self._task

@@ -72,6 +72,7 @@ class BenchRun:
 
     def compared(self) -> list[Comparison]:
         """Return the comparisons with the limits of this run's GPU."""
+        # The limits are of whole workloads in the reference's setup; for others none is shown.
         chip = self.gpu if self.is_whole else ""
         return [on_chip(one, chip) for one in self.comparisons]
 

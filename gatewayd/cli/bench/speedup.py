@@ -37,6 +37,7 @@ def estimate(
             steps are bound by reading the weights.
     """
     if acceptance < 1.0:
+        # The accepted prefix and one token of the target (equation 1): a geometric series.
         tokens = (1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance)
     else:
         tokens = drafts + 1.0

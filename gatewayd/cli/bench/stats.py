@@ -89,6 +89,7 @@ def summarize(
 ) -> Level:
     """Summarize the records of one level."""
     good = [record for record in records if record.error is None]
+    # From the scheduled time, as the latencies.
     begin = min((record.intended for record in records), default=0.0)
     end = max((record.ended for record in records), default=0.0)
     return Level(

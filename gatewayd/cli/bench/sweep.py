@@ -60,6 +60,7 @@ async def measure(
         if plan.warmup:
             if not levels:
                 cold = await send(target, next(items))
+            # At the level's own concurrency, as far as there are warm-up requests.
             width = load.value if load.kind == "concurrency" else plan.warmup
             width = min(int(width), plan.warmup)
             await closed_loop(target, items, width, Stop(requests=plan.warmup))

@@ -91,5 +91,6 @@ def subject(model: str | None, device: str, options: dict[str, Any]) -> Iterator
             if not (folder / "config.json").is_file():
                 raise ValueError(f"{model!r} is neither {LLAMA_8B} nor a folder with a config.json")
         found = Subject(folder.resolve().name, folder, {"model.path": str(folder), **common})
+        # Validated here, so that an invalid option is reported before anything is started.
         found.config()
         yield found

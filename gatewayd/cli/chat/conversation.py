@@ -100,6 +100,7 @@ class Conversation:
             ):
                 async for chunks in stream:
                     for chunk in chunks:
+                        # Sent in a last chunk without choices.
                         usage = chunk.usage or usage
                         for choice in chunk.choices:
                             finish = choice.finish_reason or finish
@@ -116,6 +117,7 @@ class Conversation:
         turn = ChatTurn(
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
+            # Without a reported usage, an event counts as a token.
             output_tokens=usage.completion_tokens or len(pieces),
             first_seconds=(first or end) - begin,
             seconds=end - begin,

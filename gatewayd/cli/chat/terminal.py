@@ -48,6 +48,7 @@ class Terminal:
             _enable_line_editing()
             model = self.conversation.settings.model
             self._out.print(f"{model} at {self.conversation.settings.url}; /help", style="dim")
+        # The runner turns Ctrl-C into a cancellation of the answer, then into KeyboardInterrupt.
         with asyncio.Runner() as runner:
             while (line := self._read()) is not None:
                 if line.startswith("/"):

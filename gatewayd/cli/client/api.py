@@ -66,6 +66,7 @@ class ApiClient:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
+            # No limit: aiohttp's own of 100 would queue requests in the client.
             connector=aiohttp.TCPConnector(limit=0, force_close=not self._keep_alive),
             headers=self._headers,
             timeout=self._timeout,
@@ -124,6 +125,7 @@ class ApiClient:
                         payloads = payloads[: payloads.index(DONE)]
                     chunks = [decode_chunk(payload) for payload in payloads]
                     good = [chunk for chunk in chunks if chunk.error is None]
+                    # Output that arrives together with an error is delivered before it.
                     if good:
                         yield good
                     for chunk in chunks:
@@ -133,6 +135,7 @@ class ApiClient:
                         # The connection can only be reused if the stream was read to its end.
                         await response.read()
                         return
+        # First, because it is an OSError, too.
         except TimeoutError as error:
             raise ApiError("timeout", f"no end within {self._timeout.total} seconds") from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:

@@ -33,6 +33,7 @@ ARCHITECTURES = frozenset(
 )
 _MIN_PYTHON = (3, 11)
 _GIB = 1 << 30
+# The engine's default, repeated here because its module imports torch.
 _CPU_KV_BYTES = _GIB
 
 
@@ -184,6 +185,7 @@ def _available_bytes() -> int:
     for line in _lines("/proc/meminfo"):
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
+    # Without /proc all memory counts as free.
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

@@ -79,6 +79,7 @@ def judge(device: str, machine: GpuMachine) -> Finding:
         text = f"[engine] device is {device}, and torch is built for CPUs; install a CUDA build"
         return Finding("gpu", "failure", text)
     index = int(device.partition(":")[2] or 0)
+    # Without nvidia-smi the number of GPUs is unknown.
     if gpus and index >= len(gpus):
         return Finding("gpu", "failure", f"[engine] device is {device}, and there is {shown}")
     least = _LEAST.get(int(cuda.partition(".")[0]), 0)
@@ -97,6 +98,7 @@ def _cuda_of_torch() -> str:
     """Return torch's CUDA version such as ``12.8``; empty for a CPU build or without torch."""
     try:
         files = importlib.metadata.files("torch") or []
+        # Raises ValueError unless there is exactly one.
         (file,) = [file for file in files if str(file) == "torch/version.py"]
         text = file.read_text()
     except (importlib.metadata.PackageNotFoundError, OSError, ValueError):

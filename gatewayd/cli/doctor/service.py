@@ -32,6 +32,7 @@ def disk(config: Config) -> Finding:
     folder = default_folder(os.environ) if path is None else Path(path).expanduser().absolute()
     if path == TEMPORARY or folder is None:
         folder = Path(tempfile.gettempdir())
+    # The folder may not exist yet: its nearest existing parent is what the daemon will write to.
     there = next(each for each in (folder, *folder.parents) if each.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         who = f"uid {os.geteuid()}"
@@ -74,6 +75,7 @@ def confinement(config: Config) -> Finding:
         done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("confinement", "failure", f"the sandbox cannot be tested: {error}")
+    # The last line of a traceback is its error.
     why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])
     if done.returncode == 0:
         return Finding("confinement", "ok", "grammar checkers are restricted to their own files")
@@ -94,6 +96,7 @@ def unit(config: Config) -> Finding:
         files = unit_files(own_program(), gpu=False)
     except UnitsMissing as error:
         return Finding("unit", "failure", str(error))
+    # By its name, so that drop-ins are included.
     if _UNIT.exists():
         return _judge("gatewayd.service", f"{_UNIT}:")
     with tempfile.TemporaryDirectory() as folder:

@@ -95,6 +95,7 @@ def _quantizer(config: Config, spec: ModelSpec) -> str | None:
 
 def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
     """Whether a quantizer's weights are stored as floats in memory."""
+    # As the built-in quantizers do; weights of others are taken to stay as they are stored.
     if quantizer == "sparse24":
         return device == "cpu"
     if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):

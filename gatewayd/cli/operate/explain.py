@@ -39,6 +39,7 @@ def explain(
     if request is None:
         _list(config, socket, "slowest" if slowest else "newest", limit, as_json=as_json)
         return
+    # Clients choose ids, which may contain slashes.
     found = call_admin(config, socket, "GET", f"/admin/requests/{quote(request, safe='')}")
     if as_json:
         print_json(found)
@@ -102,6 +103,7 @@ def _bar(begin: float | None, ms: float, total: float) -> str:
     """Draw a part at its position in the total; dots if it is spread over other parts."""
     if total <= 0:
         return " " * _WIDTH
+    # Each part is visible, and within the bar even where it is rounded up.
     length = min(_WIDTH, max(1, round(_WIDTH * ms / total)))
     if begin is None:
         return ("·" * length).ljust(_WIDTH)

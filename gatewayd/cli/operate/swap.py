@@ -94,12 +94,14 @@ def swap(
     for one in set_ or []:
         key, equals, text = one.partition("=")
         owner, dot, inner = key.partition(".")
+        # Only in a chain a key begins with the name of its strategy.
         if not equals or bool(dot) != is_chain:
             fail(f"--set {one} is not {'NAME.KEY=VALUE' if is_chain else 'KEY=VALUE'}", 2)
         if is_chain:
             settings.setdefault(owner, {})[inner] = setting_value(text)
         else:
             settings[key] = setting_value(text)
+    # ``none`` empties a chain, and is the name of no strategy in it.
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
     answer = call_admin(config, socket, "PUT", f"/admin/strategies/{kind}", body)

@@ -129,6 +129,7 @@ def quality(
     compressions = _names("--kv-compression", kv_compression, known, NONE)
     flags = pairs(set_)
     ways = [*product(quantizers, codecs, compressions)]
+    # The first is the plain scheme: as stored, without codec and compression.
     loaded = [_load(config, folder, flags, *way) for way in ways]
     schemes = [
         QualityScheme(_name(*way), engine_config(one))
@@ -136,6 +137,7 @@ def quality(
     ]
     here = model_folder(loaded[0])
     other = str(here) if against is None else named_folder(against)
+    # Without a quantizer: the reference has to have float weights.
     base = _load(config, other, flags, NONE, NONE, NONE)
     reference = None
     try:
@@ -145,6 +147,7 @@ def quality(
             reference = QualityScheme(str(model_folder(base)), plain)
         is_packed = len(compressions) > 1
         count = tokens or (_CONTEXTS if is_packed else _TOKENS)
+        # The same samples must fit the contexts of both models.
         found = samples(here, text, count, min(contexts), packed=is_packed)
     except ValueError as error:
         fail(str(error))
@@ -267,4 +270,5 @@ def _is_quantized(folder: Path) -> bool:
     values = json.loads((folder / "config.json").read_text("utf-8"))
     if any(values.get(name) is not None for name in ANNOUNCED):
         return True
+    # As an engine selects them: GGUF files count only if there are no safetensors.
     return any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))

@@ -83,6 +83,7 @@ def values(results: Named) -> list[dict[str, Any]]:
             continue
         rest = msgspec.to_builtins(result)
         found.append({**rest, "scheme": name})
+        # The tag by which msgspec distinguishes the results.
         del found[-1]["type"]
     return found
 
@@ -122,6 +123,7 @@ def _rows(name: str, result: Result, columns: Sequence[tuple[str, bool]]) -> Ite
     cells.append(f"{result.decode_tokens_per_second:,.0f}")
     for kind, figures in result.kinds.items():
         yield [*cells, kind, *_figures(figures)]
+        # Figures of the scheme itself are in its first row only.
         cells = [""] * len(cells)
 
 

@@ -51,6 +51,7 @@ def samples(
         texts = default() if file is None else read(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"--text: cannot read {file}: {error}") from error
+    # Tokenizer files may enable either, which would change the samples.
     tokenizer.no_truncation()
     tokenizer.no_padding()
     kinds = list(dict.fromkeys(text.kind for text in texts))

@@ -130,11 +130,13 @@ def terms_of(
         "budget_period": budget_period,
         "service_class": service_class,
     }
+    # An absent field leaves a term as it is; None removes the limit.
     terms: dict[str, Any] = {}
     for name, text in counts.items():
         if text in _NONE:
             terms[name] = None
         elif text is not None:
+            # ``isdigit`` alone accepts characters that int() refuses, such as superscripts.
             if not (text.isascii() and text.isdigit()):
                 fail(f"{text} is neither a whole number nor none", 2)
             terms[name] = int(text)
@@ -218,6 +220,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
 def money(micros: int) -> str:
     """Format millionths as a decimal amount, without floats: ``1_500_000`` is ``1.50``."""
     whole_, rest = divmod(micros, _MICROS)
+    # Two decimals at least, more only where they are needed.
     return f"{whole_}.{rest:06d}".rstrip("0").ljust(len(str(whole_)) + 3, "0")
 
 

@@ -86,6 +86,7 @@ async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, floa
 
     try:
         async with running(config, watch) as (_, model):
+            # Ends the last stage.
             watch("", 1.0)
             total = time.perf_counter() - began
     except EngineError as error:

@@ -42,6 +42,7 @@ def _runs(entries: Iterable[TableEntry]) -> list[tuple[int, list[TableEntry]]]:
     def lines(entry: TableEntry) -> int:
         return entry.sizes.get(_LINES, 0)
 
+    # Sorted by the same key, because groupby joins only neighbours.
     for _, alike in groupby(sorted(entries, key=lambda e: (shape(e), lines(e))), shape):
         below = 0
         for _, run in groupby(alike, lambda entry: entry.choice):

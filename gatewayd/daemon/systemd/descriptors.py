@@ -20,6 +20,7 @@ def raise_file_limit(connections: int) -> None:
     """Raise the soft limit as far as needed; log a warning if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = descriptors_for(connections)
+    # Python's RLIM_INFINITY is -1, so a comparison alone does not cover it.
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -11,6 +11,7 @@ from pathlib import Path
 from gatewayd.config.credentials import FOLDER, PREFIX
 
 KEY = "api-key"
+# Linux's ``sun_path`` has 108 bytes, one of them for the terminating zero.
 _MOST_SOCKET = 107
 """Maximum length of a unix socket's path, in bytes."""
 
@@ -75,7 +76,9 @@ path = {_toml(self.state)}
         """
         said = [_create_folder(self.state, 0o700), _create_folder(self.config.parent, 0o755)]
         said.append(_create_folder(self.key.parent, 0o700))
+        # Readable by root alone is enough: systemd passes it to the service as a credential.
         said.append(_create_file(self.key, secrets.token_urlsafe(32) + "\n", 0o600))
+        # Last: an interrupted run leaves no configuration that names a missing key.
         said.append(_create_file(self.config, self.text(model, port), 0o644))
         return said
 
@@ -123,6 +126,7 @@ def _create_file(path: Path, text: str, mode: int) -> str:
         raise InitError(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            # The umask may have removed permissions at creation.
             os.fchmod(fd, mode)
             stream.write(text)
     except OSError as error:

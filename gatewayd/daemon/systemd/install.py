@@ -42,6 +42,7 @@ class Installer:
             InstallError: a file not written by gatewayd is in the way, in which case nothing is
                 written; or a file cannot be written, or systemd refuses.
         """
+        # All are checked before the first is written: an installation is whole, or nothing happens.
         if foreign := [str(p) for f in files if _is_foreign(p := self.root / f.path)]:
             raise InstallError(f"not written by gatewayd, so not replaced: {', '.join(foreign)}")
         for file in files:
@@ -53,6 +54,7 @@ class Installer:
             if not self.is_dry:
                 _write(path, file.text)
         paths = {Path(f.path).parent.name: str(self.root / f.path) for f in files}
+        # In this order: the folders belong to the user, and the units name both.
         self._run("systemd-sysusers", paths["sysusers.d"])
         self._run("systemd-tmpfiles", "--create", paths["tmpfiles.d"])
         self._run("systemctl", "daemon-reload")
@@ -66,6 +68,7 @@ class Installer:
             InstallError: a file cannot be deleted, or systemd refuses.
         """
         there = [unit for unit in units if (self.root / "etc/systemd/system" / unit).exists()]
+        # A template cannot be stopped; its instances are stopped by the operator, by their names.
         if plain := [unit for unit in there if "@" not in unit]:
             self._run("systemctl", "disable", "--now", *plain)
         for each in paths:
@@ -106,6 +109,7 @@ def _is_foreign(path: Path) -> bool:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        # Replaced at once: systemd never reads half a unit.
         beside = path.with_name(path.name + ".new")
         beside.write_text(text, "utf-8")
         beside.chmod(0o644)

@@ -66,6 +66,7 @@ class ServiceNotifier:
         if not self._is_asked:
             return
         every = _TELL_SECONDS if self._feeding is None else self._feeding
+        # Shorter than the interval of reports: each sleep also measures the event loop's delay.
         tick = min(_TICK_SECONDS, every)
         next_at = 0.0
         while True:
@@ -82,8 +83,10 @@ class ServiceNotifier:
 
     def reloading(self) -> None:
         """Report that the configuration is being reloaded."""
+        # Not while loading: the READY=1 that ends a reload would claim that the model serves.
         if self._phase is _Phase.SERVING:
             self._note = ""
+            # sd_notify(3) wants this clock in microseconds with RELOADING=1.
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
@@ -113,18 +116,21 @@ class ServiceNotifier:
 
     def _report(self) -> None:
         trouble = self._progress.problem()
+        # The first words name the problem; the duration behind them changes with every report.
         if trouble and trouble.split()[:3] != self._trouble.split()[:3]:
             _log.warning("watchdog keep-alive to the service manager withheld: %s", trouble)
         self._trouble = trouble
         lines = []
         if not trouble and self._feeding is not None:
             lines.append("WATCHDOG=1")
+        # While weights load, systemd waits as long as the engines make progress.
         if not trouble and self._phase is _Phase.LOADING:
             lines.append(f"EXTEND_TIMEOUT_USEC={int(_EXTEND_SECONDS * 1e6)}")
         self._send(*lines)
 
     def _send(self, *lines: str) -> None:
         """Send lines, with the status if it has changed."""
+        # A line break would start another assignment of the protocol.
         status = " ".join(self._sentence().split())
         if status != self._status:
             self._status = status

@@ -112,6 +112,7 @@ def why_unusable(program: str) -> str:
 
 
 def _text(file: Path, program: str) -> str:
+    # With the space, so that no longer path that begins alike is replaced.
     return MARK + file.read_text("utf-8").replace(_PROGRAM + " ", program + " ")
 
 

@@ -62,6 +62,7 @@ class LivenessProgress:
 
     def problem(self) -> str:
         """Describe what has stopped making progress since the last call; empty for nothing."""
+        # A delay is reported once: if this runs, the loop does.
         lag, self._lag = self._lag, 0.0
         if lag >= LAG_SECONDS:
             return f"the event loop was blocked for {lag:.1f} s"
@@ -77,6 +78,7 @@ class LivenessProgress:
 
     def _check_store(self) -> str:
         waited = self._clock() - self._asked_at
+        # One probe at a time: a writer that hangs does not collect more of them.
         if self._probe is not None and not self._probe.done():
             return f"the store has not answered for {waited:.0f} s" * (waited > STORE_SECONDS)
         self._asked_at = self._clock()

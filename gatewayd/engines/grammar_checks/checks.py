@@ -27,6 +27,7 @@ from gatewayd_engine.sampling.guides.check_process import CheckConfig, encode
 from gatewayd_hooks.guiding import GuideSpec
 
 _log = logging.getLogger(__name__)
+# Limits of the cache, over all tenants: entries, and characters of their grammars.
 _CACHED, _CACHED_CHARS = 1024, 8 << 20
 _LEAST_CHARS, _MOST_CHARS = 1 << 10, 64 << 10
 """Queue capacity that a waiting grammar takes, at least and at most, in characters."""
@@ -178,10 +179,12 @@ class GuideChecks:
                 self.losses.check(key[0])
             asked = self._asked[key] = _Asked()
             asked.task = asyncio.create_task(self._run_check(asked, key, config, turn))
+            # The loop has only weak references to tasks; `close` cancels these.
             self._tasks.add(asked.task)
             asked.task.add_done_callback(self._tasks.discard)
         asked.waiters += 1
         try:
+            # A waiter that is cancelled must not cancel the result of the others.
             return await asyncio.shield(asked.answer)
         finally:
             asked.waiters -= 1
@@ -205,8 +208,10 @@ class GuideChecks:
                 found = await self._compile(spec, config)
                 if found.is_sure:
                     self._known.put(tenant, (spec, encoded), found)
+                # From here on equal grammars are found in the cache, or checked again.
                 self._discard(key, asked)
                 answer.set_result(found)
+                # Within the slot, so that the tenant is charged for the time of the replacement.
                 if found.is_lost:
                     self.losses.record(tenant)
                     self.queue.throttle(turn, SECONDS)
@@ -219,9 +224,11 @@ class GuideChecks:
                 _log.exception("cannot restart a grammar checker")
         finally:
             self._discard(key, asked)
+            # No effect on a result. Without one the check was cancelled: its waiters have left.
             answer.cancel()
 
     async def _replace(self, config: CheckConfig) -> None:
+        # Without the slot of this check itself.
         others = self.queue.num_running - 1
         await self._pool.refill(config, min(_SPARE, self._table().processes - others))
 
@@ -243,6 +250,7 @@ class GuideChecks:
                 refusal = f"it needs more memory to compile than the limit of {limit}; simplify it"
             return _Answer(refusal, is_lost=True)
         except BaseException:
+            # Cancelled: the process still compiles the grammar, and cannot be used again.
             process.kill()
             raise
         await self._pool.release(process, self._table().processes)

@@ -28,6 +28,7 @@ class CheckerLosses:
     def record(self, tenant: str) -> None:
         """Count a killed checker."""
         now = self._clock()
+        # Expired tenants are removed here, where the dict may grow.
         for name in [name for name, times in self._lost.items() if times[-1] <= now - SECONDS]:
             del self._lost[name]
         self._lost.setdefault(tenant, deque(maxlen=MOST)).append(now)
@@ -38,6 +39,7 @@ class CheckerLosses:
         Raises:
             TenantNotAdmitted: its grammars killed too many checkers.
         """
+        # The latest `MOST` times: the first one decides.
         times = self._lost.get(tenant)
         if times is None or len(times) < MOST:
             return

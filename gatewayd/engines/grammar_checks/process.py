@@ -101,6 +101,7 @@ class CheckProcess:
         except CheckerNotSandboxed as failed:
             _log.warning("%s; retrying", failed)
         except CheckLost as lost:
+            # Another start would take as long again.
             if lost.was_slow:
                 raise
         return await cls._confined(config, command)
@@ -129,6 +130,7 @@ class CheckProcess:
         try:
             return process, await process._talk(encode(config), _START_SECONDS)
         except BaseException:
+            # The caller has no reference to it yet.
             process.kill()
             raise
 
@@ -154,7 +156,9 @@ class CheckProcess:
             self.kill()
             raise CheckLost(was_slow=True) from None
         except (asyncio.IncompleteReadError, OSError):
+            # A process that has ended has closed its pipes: a short read, or EPIPE.
             status = await self._ended()
+            # The checker's own timer ends it by SIGALRM; other exits count as a lack of memory.
             raise CheckLost(was_slow=status == -signal.SIGALRM, status=status) from None
 
     async def _ended(self) -> int:

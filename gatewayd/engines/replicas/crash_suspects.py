@@ -31,6 +31,7 @@ class CrashSuspects:
             blamed = [job for job in jobs if not job.is_waiting]
         for job in blamed:
             job.deaths += 1
+        # All of them become suspects after some losses; only `deaths` make a request fail.
         for job in jobs:
             job.losses += 1
 
@@ -45,6 +46,7 @@ class CrashSuspects:
 
     def end_trial(self) -> bool:
         """End the trial if its job was admitted, or is held; return whether one ended."""
+        # A held suspect is not computed: waiting for it would block all other suspects.
         if self._trial is None or (self._trial.is_waiting and not self._trial.is_held):
             return False
         self._trial = None

@@ -14,7 +14,9 @@ from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
 
 _log = logging.getLogger(__name__)
+# Delays after the first, the second and each further failure.
 _BACKOFF_SECONDS = (1.0, 2.0, 4.0)
+# Time for the exit after SIGKILL to be reported.
 _REAP_SECONDS = 10.0
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 _CRASHES |= {signal.SIGINT}  # engines ignore it, but Python ends by it after a KeyboardInterrupt
@@ -39,6 +41,7 @@ class FencedProcess:
             TypeError: it is not an engine process.
         """
         self.pid, self.socket = process.pid, process.socket
+        # Checked at the start, where an error counts as a failed start of the engine.
         if not isinstance(self.pid, int) or not isinstance(self.socket, socket.socket):
             raise TypeError("the executor started something without pid and socket")
         missing = [name for name in _METHODS if not callable(getattr(process, name, None))]
@@ -88,6 +91,7 @@ def start(executor: ExecutorStrategy, command: EngineCommand) -> FencedProcess:
 
 def has_crashed(status: int | None) -> bool:
     """Whether a process exited by itself, or by a signal that its own fault causes."""
+    # SIGTERM and SIGKILL come from outside (the OOM killer for example): no strategy is to blame.
     return status is not None and (status >= 0 or -status in _CRASHES)
 
 
@@ -114,6 +118,7 @@ async def end_process(
     Returns:
         Its exit status; None if it does not exit.
     """
+    # SIGABRT makes faulthandler dump the stacks, see `ENGINE_ENV`.
     if ending is ProcessExit.HUNG:
         process.abort()
         await wait_exit(process, patience.dump_seconds)
@@ -121,6 +126,7 @@ async def end_process(
         await wait_exit(process, _LAST_SECONDS)
     else:
         stop_seconds = patience.stop_seconds + more_seconds
+        # `Shutdown` first, then SIGTERM, then SIGKILL; a loading engine reads no commands.
         if ending is ProcessExit.LOADING or await wait_exit(process, stop_seconds) is None:
             process.terminate()
         await wait_exit(process, patience.stop_seconds)
@@ -142,6 +148,7 @@ def backoff(failures: int) -> float:
     if not failures:
         return 0.0
     base = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
+    # Jitter, so that replicas that fail together do not start together.
     return base * random.uniform(0.75, 1.25)
 
 

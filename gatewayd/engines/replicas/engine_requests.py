@@ -91,6 +91,7 @@ class SentRequests:
                 choice.is_queued = True
                 self.num_waiting += 1
             elif not choice.is_settled:
+                # Cancelled without an engine: aborted right after this, then reported as ended.
                 self._leaving[choice.sequence] = choice
         self.queued_tokens += job.prompt_len
 
@@ -98,12 +99,14 @@ class SentRequests:
         """Remove an ended choice; no effect if this engine does not have it."""
         if self._choices.pop(choice.sequence, None) is None:
             return
+        # An engine reports the usage after the last step that computes the sequence.
         if not choice.is_settled:
             self._leaving[choice.sequence] = choice
         if choice.is_queued:
             choice.is_queued = False
             self.num_waiting -= 1
         job = choice.job
+        # No choice was admitted: the prompt still counts as queued.
         if job.is_waiting and job.is_over:
             self.queued_tokens -= job.prompt_len
             self._backlog.remove(job)
@@ -119,6 +122,7 @@ class SentRequests:
             choice.is_queued = False
             choice.timeline.lost(now)
         self._choices.clear()
+        # No engine will report their usage.
         leaving, self._leaving = self._leaving, {}
         for choice in leaving.values():
             choice.settle()
@@ -131,15 +135,19 @@ class SentRequests:
         Raises:
             FrameError: its columns are inconsistent; nothing was delivered.
         """
+        # All columns are decoded before the first sink is called: an invalid frame ends the engine,
+        # and its requests must be retried without any part of it.
         runs = _token_runs(step) if step.sequences else []
         if any(not 0 <= finished.reason < len(FINISH_REASONS) for finished in step.finished):
             raise FrameError("a sequence finished for a reason that does not exist")
         moves = _moves(step) if step.moved else []
         ended = _ended(step) if step.ended else []
+        # Before the timelines, which read these totals, and before any sink may end a choice.
         self.pace.record_step(step, time.monotonic())
         for sequence, cause, share, _ in moves:
             if choice := self._choices.get(sequence):
                 choice.timeline.on_step(cause, share)
+        # Admissions before progress: a sink needs the number of cached tokens first.
         for admitted in step.admitted:
             self._on_admitted(admitted)
         for sequence, _, _, reached in moves:
@@ -148,6 +156,7 @@ class SentRequests:
         for sequence in step.preempted:
             if choice := self._choices.get(sequence):
                 self._call(choice, choice.sink.preempted)
+        # Before the tokens: prompt outputs are complete when the first token is delivered.
         for sequence, logprobs in _by_sequence(step.prompt_logprobs).items():
             if choice := self._choices.get(sequence):
                 choice.is_scored = True
@@ -158,9 +167,11 @@ class SentRequests:
                 self._call(choice, choice.sink.pooled, pooled.count, pooled.vector)
         if runs:
             self._tokens(runs, _by_sequence(step.logprobs))
+        # Before the ends: the usage of a choice that ends in this step is final already.
         for sequence, took in ended:
             if choice := self._choices.get(sequence) or self._leaving.pop(sequence, None):
                 choice.settle(took)
+        # Last, as the final tokens of a sequence are in the same message.
         for finished in step.finished:
             self._finish(finished)
 
@@ -170,6 +181,7 @@ class SentRequests:
         find = self._choices.get
         for sequence, ids in runs:
             choice = find(sequence)
+            # Cancelled while the engine computed the step.
             if choice is None:
                 self.dropped_tokens += len(ids)
                 continue
@@ -189,6 +201,7 @@ class SentRequests:
     def _on_admitted(self, admitted: Admitted) -> None:
         choice = self._choices.get(admitted.sequence)
         if choice is None or not choice.is_queued:
+            # A cancelled sequence may have been admitted; its cached tokens are part of its usage.
             if gone := self._leaving.get(admitted.sequence):
                 gone.on_admitted(admitted.cached_tokens)
             return
@@ -210,6 +223,7 @@ class SentRequests:
         # With overlapped steps the following step may still compute it; its usage comes after that.
         self.remove(choice)
         if finished.reason == ERROR:
+            # Frames are handled outside the request's task: attach its ids to the log record.
             with log_context(choice.job.trail):
                 error = self._error(finished, choice.job.request)
             self._call(choice, choice.sink.failed, error)
@@ -236,6 +250,7 @@ class SentRequests:
         return InternalError("the engine could not finish this request")
 
     def _call(self, choice: JobChoice, method: Callable[..., None], *args: object) -> None:
+        # A sink may have cancelled the choice before it raised.
         if not choice.call(method, *args) and not choice.is_over:
             choice.fail(InternalError("internal error"))
             self.remove(choice)
@@ -249,11 +264,13 @@ def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
         FrameError: the columns are inconsistent.
     """
     try:
+        # `cast` refuses bytes that are not whole elements: TypeError.
         sequences = memoryview(step.sequences).cast("q").tolist()
         tokens = memoryview(step.tokens).cast("i").tolist()
         pairs = list(zip(sequences, tokens, strict=True))
     except (TypeError, ValueError) as error:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
+    # Usually one token for each sequence; nothing to group.
     if len(set(sequences)) == len(sequences):
         return [(sequence, (token,)) for sequence, token in pairs]
     # With accepted draft tokens a sequence has several, in consecutive rows.
@@ -269,6 +286,7 @@ def _moves(step: StepOutput) -> Sequence[tuple[int, int, float, int]]:
     try:
         sequences = memoryview(step.moved).cast("q").tolist()
         shares = memoryview(step.shares).cast("f").tolist()
+        # Bytes as integers; empty ones raise ValueError as well.
         if max(step.causes) >= len(Cause):
             raise ValueError("a cause that does not exist")
         reached = memoryview(step.reached).cast("i").tolist()
@@ -287,6 +305,7 @@ def _ended(step: StepOutput) -> Sequence[tuple[int, SequenceUsage]]:
         sequences = memoryview(step.ended).cast("q").tolist()
         seconds = memoryview(step.spent).cast("d").tolist()
         counts = memoryview(step.counts).cast("i").tolist()
+        # `counts` is row-major `[3, k]`.
         some = len(sequences)
         columns = counts[:some], counts[some : 2 * some], counts[2 * some :]
         return [

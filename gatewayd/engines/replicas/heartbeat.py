@@ -33,6 +33,7 @@ class Heartbeat:
 
     def record_step(self, stats: EngineStats) -> None:
         """Record a step of the engine."""
+        # Idle engines are not stalled.
         if not stats.num_running or stats.computed_tokens != self._computed:
             self._computed, self._moved_at = stats.computed_tokens, time.monotonic()
 

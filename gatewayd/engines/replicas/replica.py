@@ -166,6 +166,7 @@ class Replica:
         try:
             await self._run()
         finally:
+            # `unload` must not wait for a supervisor that has ended.
             self._is_gone.set()
             self.setup.close()
 
@@ -174,9 +175,11 @@ class Replica:
         while not self._is_stopping:
             if self._is_unloading:
                 await self._stay_unloaded()
+                # A load by an operator is a new beginning: earlier failures do not count.
                 backoff = RestartBackoff()
                 continue
             reason, uptime = await self._run_engine()
+            # A requested end is no loss.
             if self._is_stopping or self._is_unloading:
                 continue
             self.restarts += 1
@@ -212,6 +215,7 @@ class Replica:
         self._is_wanted, self._is_unloading = False, True
         self._is_gone.clear()
         self._wanted_changed.set()
+        # Notifies the owner and sets the state of a loss, which is replaced below.
         self._report_loss("unloaded")
         if not self.is_over:
             self.state, self.detail = ReplicaState.UNLOADED, "stopping its engine"
@@ -244,6 +248,7 @@ class Replica:
         """Run one engine; return why it ended, and for how long it served, if ever."""
         launch = self._launch
         self.detail, self.stats = "starting", EngineStats()
+        # From here on silence is measured, and `stop` and `unload` can end this engine.
         self.heartbeat.reset()
         loss = self._loss = asyncio.get_running_loop().create_future()
         self.rows = []
@@ -259,6 +264,7 @@ class Replica:
         )
         client.send(config)
         is_hung = False
+        # Supervise: end of the stream, exit of the process, silence.
         while not loss.done():
             await asyncio.wait([loss], timeout=_TICK_SECONDS)
             if loss.done():
@@ -270,12 +276,14 @@ class Replica:
             if self.heartbeat.is_gone(self.model):
                 is_hung = True
                 self._report_loss(f"sent no heartbeat for {self.heartbeat.silence:.0f} s")
+        # Before the process is ended, which takes up to several seconds.
         uptime = self.heartbeat.uptime if self.heartbeat.has_served else None
         if self._ends:
             client.send(Shutdown(self._save_seconds))
         reason = loss.result()
         will = self._exit_state(is_hung=is_hung)
         status = await end_process(process, launch.patience, will, self._save_seconds)
+        # Not earlier: closing discards commands that have not been sent, such as `Shutdown`.
         client.close()
         self._process = self._client = None
         how = "" if is_hung or self._is_final else f" ({describe_exit(status)})"
@@ -318,6 +326,7 @@ class Replica:
 
     def _on_ready(self, event: EngineReady) -> None:
         if event.version != PROTOCOL_VERSION:
+            # The next start would run the same program.
             self._is_final = True
             self._report_loss(
                 f"uses version {event.version} of the protocol; this daemon uses {PROTOCOL_VERSION}"
@@ -328,6 +337,7 @@ class Replica:
         self.detail = f"loaded in {event.load_seconds:.1f} s"
         self.heartbeat.record_ready()
         _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
+        # Before the first request, which must run with the present strategies and limits.
         self._send_updates()
         self._owner.on_ready(self)
 
@@ -348,6 +358,7 @@ class Replica:
         """Report the loss of the engine to the owner; ``_run_engine`` then ends the process."""
         if self._loss is None or self._loss.done():
             return
+        # Result and state first: the owner dispatches the requests again, and not to this replica.
         self._loss.set_result(reason)
         if self.can_serve:
             is_stopping = self._is_stopping
@@ -364,6 +375,7 @@ class Replica:
 
     async def _sleep(self, seconds: float) -> None:
         """Wait before the next start, unless no engine is wanted any more."""
+        # A change before the pause must not end it.
         self._wanted_changed.clear()
         if not self._ends:
             with contextlib.suppress(TimeoutError):

@@ -29,6 +29,7 @@ class PendingCalls(Generic[AnswerT]):
             replica.send(question(number))
             return await future
         finally:
+            # Also if the caller is cancelled, by a timeout for example.
             self._awaited.pop(number, None)
 
     async def call_all(
@@ -46,6 +47,7 @@ class PendingCalls(Generic[AnswerT]):
 
     def lost(self, replica: Replica) -> None:
         """Resolve all questions to a lost engine with None."""
+        # `set_result` schedules callers without running them, so the dict is not modified here.
         for other, future in self._awaited.values():
             if other is replica and not future.done():
                 future.set_result(None)

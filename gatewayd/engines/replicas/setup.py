@@ -54,6 +54,7 @@ class EngineSetup:
 
     def start_config(self) -> EngineConfig:
         """Return the initial configuration for an engine that starts."""
+        # The previous engine may have ended inside a strategy, to be blamed for that one only.
         self._marker.clear()
         self._known = self.config
         return msgspec.structs.replace(self.config, replica=self._index, marker=self._marker.path)
@@ -72,10 +73,12 @@ class EngineSetup:
 
     def pending_updates(self) -> list[Command]:
         """Commands that update a loaded engine; it makes no step before it has them."""
+        # Each change is sent once.
         before, self._known = self._known, self.config
         told = (self._limits, self._quotas)
         news: list[Command] = [command for command in told if command is not None]
         return news + [
+            # Number 0: the answer is not awaited.
             SwapStrategy(0, kind.value, self.config.choices(kind), holds=True)
             for kind in ENGINE_KINDS
             if before.choices(kind) != self.config.choices(kind)

@@ -29,6 +29,7 @@ from gatewayd_engine.process.messages import SamplingParams
 
 _MOST_ALTERNATIVES = 128
 _MOST_AT_ONCE = 512
+# Outweighs any logit. Log-probabilities are reported of raw logits, so it does not change them.
 _FORCE = 1e6
 
 Ids = tuple[int, ...]
@@ -95,6 +96,7 @@ class ContinuationScorer:
         children: dict[ContinuationNode, list[int]] = {}
         for at, many in enumerate(labels):
             for label in many:
+                # Inner nodes of the tree, each with the tokens that follow it.
                 for depth, token in enumerate(label):
                     tokens = children.setdefault(ContinuationNode(at, label[:depth]), [])
                     if token not in tokens:
@@ -106,6 +108,7 @@ class ContinuationScorer:
             logprobs=min(_MOST_ALTERNATIVES, vocab_size),
         )
         found: dict[ContinuationNode, float] = {}
+        # First the most likely next tokens of each inner node, one request for each.
         queries = [(node, params) for node in children]
         for (node, _), logprobs in zip(
             queries, await self._next_token_logprobs(prompts, queries), strict=True
@@ -113,6 +116,7 @@ class ContinuationScorer:
             found.update(
                 (ContinuationNode(node.prompt, (*node.suffix, t)), p) for t, p in logprobs.items()
             )
+        # Then the children that were not among them.
         forced = [
             (node, msgspec.structs.replace(params, logprobs=0, logit_bias=[(token, _FORCE)]))
             for node, tokens in children.items()
@@ -157,6 +161,7 @@ class ContinuationScorer:
                 self.headers = answer_headers(generation, self._services.fleet.room)
                 for at, choice in enumerate(generation.choices):
                     node, params = queries[len(logprobs) - len(some) + at]
+                    # Each prompt counts once: at its root, before any token is forced.
                     if not node.suffix and not params.logit_bias:
                         self.input_tokens += len(some[at].prompt)
                         self.cached_tokens += choice.cached_tokens

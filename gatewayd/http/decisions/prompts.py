@@ -76,6 +76,7 @@ def _item(
     if item.type in ("function_call", "custom_tool_call"):
         arguments = item.arguments
         if arguments is None:
+            # Input of a custom tool is free text, but templates expect an object.
             arguments = json.dumps({"input": item.input}, ensure_ascii=False)
         names[call_id] = item.name or ""
         if not shows_calls:
@@ -140,6 +141,7 @@ def _json(value: object, path: str) -> str:
 def _extent(value: object) -> tuple[int, int]:
     """Return the nesting depth of a value and the number of values in it."""
     levels = count = 0
+    # Level by level, without recursion: values may be nested deeply.
     row: list[object] = [value]
     while row:
         levels += any(isinstance(one, dict | list) for one in row)

@@ -45,6 +45,7 @@ class Decisions:
         model = await services.loaded_model()
         questions, rendered = await self._rendered(request, model.max_model_len)
         tokenizer = services.text.tokenizer
+        # Labels repeat across questions; each is encoded once.
         spelled = {label for one in questions for label in one.labels}
 
         def encode() -> tuple[list[list[int]], dict[str, tuple[int, ...]]]:
@@ -105,6 +106,7 @@ class Decisions:
         _check_count(questions)
         text, parsers = self._services.text, self._services.parsers
         template = text.template
+        # Calls are attributes of messages, not variables of the template.
         shows_calls = template is not None and "tool_calls" in template.source
         thinks = template is not None and template.uses_variable("enable_thinking")
         rendered = render_variants(
@@ -151,6 +153,7 @@ def probabilities(scores: Sequence[float]) -> list[float]:
     best = max(scores)
     if not isfinite(best):
         raise NumericalError("the model's logits are not finite")
+    # Relative to the best one, so that the sum cannot underflow to 0.
     weights = [exp(score - best) for score in scores]
     total = sum(weights)
     return [weight / total for weight in weights]

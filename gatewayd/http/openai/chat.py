@@ -66,11 +66,13 @@ async def prepare_chat(
     """
     name = services.check_model(request.model)
     model = await services.loaded_model()
+    # Cheap checks, before the prompt is rendered and encoded.
     _check_fields(request)
     check_prompt_logprobs(request)
     asked, param = request.max_completion_tokens, "max_completion_tokens"
     if asked is None:
         asked, param = request.max_tokens, "max_tokens"
+    # The schema allows 0, by which text completions score a prompt.
     if asked == 0:
         raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
     prompt, offer, continued, ignored = await chat_prompt(
@@ -80,6 +82,7 @@ async def prepare_chat(
         asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
     )
     constraint, parsers, tokenizer = offer.constraint, services.parsers, services.text.tokenizer
+    # For reasoning parsers only: the template may have opened the reasoning.
     prompt_end = tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else ""
     params = sampling_params(
         request,

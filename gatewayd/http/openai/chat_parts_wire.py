@@ -48,7 +48,9 @@ class ChatPartsWire(ChatWire):
         """Encode a chunk per part, and the finish reason at the end."""
         parts = choice.pop_parts()
         scored, ids = choice.pop_scored_tokens(), choice.pop_token_ids()
+        # Without braces, as the head opens the object.
         deltas = [encode_json(delta)[1:-1] for part in parts for delta in self._deltas(part)]
+        # Text that parsers withhold or omit still has log-probabilities and ids.
         if (scored or ids) and not deltas:
             deltas = [b""]
         out = []

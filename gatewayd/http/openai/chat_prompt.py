@@ -101,6 +101,7 @@ def _is_large(request: ChatRequest, most: int) -> bool:
             entries += 1 + len(message.tool_calls or ())
     if entries * _ENTRY > most or length > most:
         return True  # without visiting each part and call, of which there may be very many
+    # The length of plain text was counted above.
     is_plain = not (entries or request.tools or request.functions or request.chat_template_kwargs)
     return not is_plain and entries * _ENTRY + _length(request) > most
 
@@ -130,6 +131,7 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     services.check_model(request.model)
     most = most_counted((await services.loaded_model()).max_model_len)
     if _is_large(request, services.limits.thread_bytes):
+        # Measuring encodes schemas, which takes time for a large request.
         await body_threads.run_in_thread(lambda: check_counted(_length(request), most, "messages"))
     else:
         check_counted(_length(request), most, "messages")

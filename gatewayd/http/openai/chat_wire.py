@@ -42,6 +42,7 @@ class ChatWire:
         )
         self._heads = [head + b'%d,"delta":{' % index for index in range(num_choices)]
         self._is_plain = not (identity.with_ids or identity.with_logprobs)
+        # None if the usage changes with each chunk.
         self._tail = None
         if not identity.continuous_usage:
             self._tail = b',"usage":null}\n\n' if identity.include_usage else b"}\n\n"

@@ -66,6 +66,7 @@ class CompletionWire:
             or not self._identity.with_logprobs
             or choice.index in self._opened
             or index in self._prompt_columns
+            # The prompt's log-probabilities are complete when the first token has arrived.
             or (choice.first is None and not choice.is_done)
         ):
             return None
@@ -160,6 +161,7 @@ class CompletionWire:
     def _scores_of_prompt(self, generation: Generation, choice: Choice) -> msgspec.Raw:
         """Return the prompt's log-probabilities, encoded once for all its choices."""
         index = choice.prompt_index
+        # Popped by the first choice that is encoded, for all of them.
         if index not in self._prompt_scores:
             scored = pop_prompt_logprobs(generation, index)
             self._prompt_scores[index] = encode_prompt_logprobs(scored, self._tokenizer)

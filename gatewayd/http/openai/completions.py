@@ -79,6 +79,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         return PreparedRequest(
             requests=[
                 EngineRequest(
+                    # Each prompt is a request of its own at the engines.
                     request_id=request_id if len(prompts) == 1 else f"{request_id}-{at}",
                     prompt=prompt.ids,
                     params=params,
@@ -100,6 +101,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
 
     async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
         text, given = self._services.text, _each(request.prompt)
+        # Before any is encoded: text that is certainly too long costs nothing.
         for one in given:
             if isinstance(one, str):
                 text.check_length(one, model.max_model_len, "prompt")

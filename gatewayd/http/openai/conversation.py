@@ -19,6 +19,7 @@ def for_template(messages: Sequence[ChatMessage], parsers: ModelParsers) -> list
     Raises:
         InvalidRequest: a message lacks a field that its role requires, or has one it must not have.
     """
+    # Before any arguments are decoded.
     _check_arguments(messages)
     shown = []
     for at, message in enumerate(messages):
@@ -30,6 +31,7 @@ def for_template(messages: Sequence[ChatMessage], parsers: ModelParsers) -> list
                 raise InvalidRequest(what, param=path, code="missing_required_parameter")
             raise InvalidRequest(what, param=path)
         one = message.for_template()
+        # Calls and their outputs get the same form of id, as the template requires.
         if "tool_call_id" in one:
             one["tool_call_id"] = parsers.call_id(one["tool_call_id"])
         for call in one.get("tool_calls", ()):
@@ -96,8 +98,10 @@ def _check_arguments(messages: Sequence[ChatMessage]) -> None:
         InvalidRequest: the arguments of all calls have too many values.
     """
     texts = [text for message in messages for text in message.argument_texts]
+    # A text has no more values than characters.
     if sum(map(len, texts)) <= MOST_VALUES:
         return
+    # Lone surrogates, from JSON escapes, must not raise an error here.
     if sum([num_values(text.encode(errors="surrogatepass")) for text in texts]) > MOST_VALUES:
         raise InvalidRequest(
             f"the arguments of all calls have more than {MOST_VALUES} lists, objects and strings, "
@@ -156,6 +160,7 @@ def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Templat
             wishes["enable_thinking"] = ("reasoning_effort", False)
     if request.enable_thinking is not None:
         wishes["enable_thinking"] = ("enable_thinking", request.enable_thinking)
+    # Last, as it overrides the other fields.
     for name, value in (request.chat_template_kwargs or {}).items():
         field = f"chat_template_kwargs.{name}"
         if name in RESERVED or name.endswith("_token"):
@@ -168,6 +173,7 @@ def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Templat
         for name, (_, value) in wishes.items()
         if template is not None and template.uses_variable(name)
     }
+    # `reasoning_effort` may set two variables: one that is used is enough.
     heard = {field for name, (field, _) in wishes.items() if name in taken}
     ignored = dict.fromkeys(field for field, _ in wishes.values() if field not in heard)
     return TemplateArguments(taken, list(ignored))

@@ -125,6 +125,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
         arrival = services.clock()
         request, ignored = await receive_request(services, self.table, scope, receive)
         seconds = request.queue_timeout
+        # Receiving the body has taken some of it.
         left = 0.0 if seconds is None else arrival + seconds - services.clock()
         preparing = self.prepare(request, scope["request_id"])
         prepared = await within_queue_timeout(preparing, seconds, left)
@@ -142,6 +143,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
             )
         )
         disconnect = disconnect_signal(scope, receive)
+        # Called at once if the client has disconnected during the preparation.
         disconnect.add_listener(generation.abandon)
         try:
             headers = ignored_header([*ignored, *prepared.ignored])
@@ -158,6 +160,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
                 write = partial(prepared.wire.answer, generation)
                 if not generation.is_abandoned:
                     answer = await run_in_thread(write) if is_large(generation) else write()
+                # Again: the client may disconnect while a large answer is encoded.
                 if not generation.is_abandoned:
                     headers += answer_headers(generation, services.fleet.room)
                     await send_body(send, answer, headers=[JSON_HEADER, *headers])

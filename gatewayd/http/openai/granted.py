@@ -54,6 +54,7 @@ def enforce_grant(
         changed["prompt_cache_retention"] = "in_memory"
     if not changed:
         return request, list(ignored)
+    # A default that is lowered is no field of the client, so it is not listed.
     lowered = [name for name in changed if getattr(request, name) is not None]
     return request.model_copy(update=changed), [*ignored, *lowered]
 

@@ -20,6 +20,7 @@ T = TypeVar("T")
 
 def is_large(generation: Generation) -> bool:
     """Whether the log-probabilities so far are too many to encode on the event loop."""
+    # The same for all prompts of a request.
     params = generation.work.requests[0].params
     entries = 0
     if params.logprobs is not None:

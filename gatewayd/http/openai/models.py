@@ -39,6 +39,7 @@ class ModelRoute:
         """Send the model object, or 404."""
         name, services = scope["path_params"]["model"], self._services
         names = principal_of(scope).visible(services.models)
+        # A model that the key may not use looks like one that is not served.
         if name not in names:
             raise not_served(name, names)
         await send_json(send, model_object(services, name))

@@ -60,6 +60,7 @@ def _entry(scored: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
         for rank, (token, logprob) in enumerate(ranked, start=1)
     }
     own = _one(scored.token, scored.logprob, scored.rank, tokenizer)
+    # The prompt's token comes first, whether it is an alternative or not.
     return {str(scored.token): own, **entry}
 
 

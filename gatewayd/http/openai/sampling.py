@@ -52,6 +52,7 @@ def priority_of(request: HasPriority) -> Priority:
     """Return the priority class that a request asks for."""
     asked = request.priority
     if isinstance(asked, int):
+        # As in vLLM, a lower number is more urgent.
         return Priority(Priority.STANDARD - (asked < 0) + (asked > 0))
     if asked is not None:
         return CLASSES[asked]
@@ -79,6 +80,7 @@ def retention_of(request: GenerationTable) -> tuple[int, float]:
 def salt_of(request: HasCacheSalt) -> bytes:
     """Return the prefix cache's salt; requests without one share their prefixes."""
     salt = request.cache_salt
+    # A fixed size, however long the client's text is.
     return b"" if salt is None else blake2b(salt.encode(), digest_size=16).digest()
 
 
@@ -129,6 +131,7 @@ def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
     Raises:
         InvalidRequest: one is negative or too large.
     """
+    # `max` and `min` run in C; the search is for the message only.
     if ids and (max(ids) >= vocab_size or min(ids) < 0):
         wrong = next(i for i in ids if not 0 <= i < vocab_size)
         raise InvalidRequest(
@@ -175,6 +178,7 @@ def sampling_params(
         max_tokens=max_tokens,
         min_tokens=request.min_tokens,
         temperature=1.0 if request.temperature is None else float(request.temperature),
+        # -1 means all tokens, as 0 does.
         top_k=max(0, request.top_k or 0),
         top_p=float(request.top_p or 1.0),
         min_p=float(request.min_p or 0.0),

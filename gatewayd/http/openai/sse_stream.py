@@ -43,6 +43,7 @@ class SseStream:
         self._is_ping_due = False
         self._has_started = False
         self._is_silent = False
+        # By the log-probabilities of the prompt: no token is generated yet.
         self._is_large = is_large(generation)
 
     async def run(self) -> None:
@@ -63,6 +64,7 @@ class SseStream:
         while True:
             if not generation.is_awake:  # wait(), without a coroutine for each chunk
                 await generation.waiter()
+            # Before output is popped: what arrives during a write wakes this loop again.
             generation.is_awake = False
             if generation.is_abandoned:
                 return
@@ -75,6 +77,7 @@ class SseStream:
                     if len(events) > _MANY_BYTES:
                         await self._write(events)
                         events = b""
+                    # Both a write and a thread may have taken long.
                     if generation.is_abandoned:
                         return
                     work = wire.before_chunk(generation, choice)
@@ -118,9 +121,11 @@ class SseStream:
         """Request a keep-alive comment if nothing was written since the last tick."""
         if self._is_silent:
             self._is_ping_due = True
+            # Written by the stream's own task: a write here could overlap with another.
             self._generation.wake()
         self._is_silent = True
         self._arm()
 
     def _arm(self) -> None:
+        # The second silent tick counts: pings follow half the idle time to all of it.
         self._timer = asyncio.get_running_loop().call_later(self._ping_seconds / 2, self._tick)

@@ -87,6 +87,7 @@ def _simplify(found: dict[str, Any]) -> GuideSpec:
             [tag["content"] for tag in tags], "json_schema"
         ):
             spec = {key: found[key] for key in found if key not in ("type", "tags")}
+            # Tags with a separator have no triggers: each begins with its own text.
             spec.setdefault("triggers", list(dict.fromkeys(tag["begin"] for tag in tags)))
             spec["structures"] = [
                 {"begin": t["begin"], "schema": t["content"]["json_schema"], "end": t["end"]}
@@ -110,6 +111,7 @@ def _read(found: object, param: str, depth: int) -> dict[str, Any]:
     if depth > MAX_DEPTH:
         raise InvalidRequest(f"{param} is deeper than {MAX_DEPTH} formats", param=param)
     for limit in _LIMITS:
+        # Neutral values (null, false, 0, empty) restrict nothing.
         if found.get(limit):
             raise InvalidRequest(f"{param}.{limit} is not supported", param=f"{param}.{limit}")
     if found.get("style", "json") != "json":

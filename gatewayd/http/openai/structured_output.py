@@ -121,6 +121,7 @@ def _of_outputs(wanted: StructuredOutputs) -> OutputConstraint:
                 code="unsupported_parameter",
             )
     given = {key: getattr(wanted, "json_" if key == "json" else key) for key in _KEYS}
+    # `json_object` false is the same as none.
     given = {key: value for key, value in given.items() if value is not None and value is not False}
     if len(given) != 1:
         has = f"has {' and '.join(given)}" if given else "is empty"

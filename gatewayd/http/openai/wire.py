@@ -114,6 +114,7 @@ def error_events(error: GatewayError) -> bytes:
 
 def finite(logprob: float) -> float:
     """Clamp a log-probability to a value that JSON can represent."""
+    # False for NaN, which is replaced as well.
     return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
 
 

@@ -92,6 +92,7 @@ class ProtocolAnswer:
             if generation.is_abandoned:
                 raise ClientGone
             scored = self._collect()
+            # `ready` was empty, so indices of `scored` are indices of its deltas.
             for at, tokens in enumerate(scored) if scored else ():
                 write = partial(chat_logprobs, self._tokenizer, tokens)
                 logprobs = await run_in_thread(write) if is_large(generation) else write()
@@ -163,6 +164,7 @@ class ProtocolAnswer:
         """See ``ChatAnswer``."""
         if not self._is_closed:
             self._is_closed = self._is_over = True
+            # Both are read from the choices, which the generation drops when it is closed.
             self._timing = self.timing
             self._headers = self.headers()
             self._generation.close()

@@ -59,6 +59,7 @@ class ProtocolExchange:
     def add(self, answer: ProtocolAnswer) -> None:
         """Track an answer, to abandon, fail or close it with the exchange."""
         self._answers.append(answer)
+        # The client disconnected while the answer was started.
         if self._is_over:
             answer.abandon()
 
@@ -106,6 +107,7 @@ class ServedGateway:
         self, request_id: str, label: str, arrival: float, principal: Principal
     ) -> Iterator[ProtocolExchange]:
         """Track one request of a protocol; its answers are closed at the end of the block."""
+        # By request id, as plugins return nothing but the request that they were passed.
         exchange = self._exchanges[request_id] = ProtocolExchange(label, arrival, principal)
         try:
             yield exchange
@@ -173,6 +175,7 @@ class ServedGateway:
                 exchange.principal,
                 endpoint=exchange.label,
             )
+            # Without a disconnect signal: the handler's task is cancelled.
             found = await pool_prompts(self._services, work, None)
             vectors = await run_in_thread(
                 lambda: truncate_and_normalize(checked, found.make()).tolist()
@@ -188,6 +191,7 @@ class ServedGateway:
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
         """See ``Gateway``."""
         try:
+            # In any case, as the size of the body is not known here.
             checked, _ = await body_threads.run_in_thread(lambda: check(ChatRequest, dict(body)))
             prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:

@@ -113,6 +113,7 @@ class Protocols:
             try:
                 compile_path(route.path)
             except (AssertionError, ValueError, TypeError) as error:
+                # starlette asserts that the types of path parameters exist.
                 raise LoadFailed(plugin, f"{name}: {error}") from error
             if not route.path.startswith("/"):
                 raise LoadFailed(plugin, f"{name}: a path begins with a slash")
@@ -136,6 +137,7 @@ class PathOwners:
         parts = _literal(path)
         self._depth = max(self._depth, len(parts))
         for length in range(1, len(parts) + 1):
+            # Below a folder of several owners, unknown paths are the gateway's.
             if self._folders.setdefault(parts[:length], owner) is not owner:
                 self._folders[parts[:length]] = None
 
@@ -143,6 +145,7 @@ class PathOwners:
         """Return the owner of a path; None for the gateway."""
         if path in self._exact:
             return self._exact[path]
+        # No folder has more than `_depth` segments.
         parts = tuple(path.split("/", self._depth + 1)[1 : self._depth + 1])
         for length in range(len(parts), 0, -1):
             if parts[:length] in self._folders:
@@ -154,6 +157,7 @@ def overlap(one: str, other: str) -> bool:
     """Whether some path matches both routes."""
     ours, theirs = one.split("/"), other.split("/")
     for mine, its in zip(ours, theirs, strict=False):
+        # Matches any number of segments.
         if mine.endswith(":path}") or its.endswith(":path}"):
             return True
         if mine != its and "{" not in mine and "{" not in its:

@@ -43,6 +43,7 @@ class PieceWriter:
         timer = self._arm() if self.keepalive else None
         try:
             async for piece in body:
+                # A keep-alive that is being sent goes first: two sends must not overlap.
                 if self._pinging is not None:
                     await self._pinging
                     self._pinging = None
@@ -87,6 +88,7 @@ class PieceWriter:
 
     def _tick(self) -> None:
         is_free = self._pinging is None or self._pinging.done()
+        # Silent for a whole tick; never into the middle of a piece.
         if self._is_silent and is_free and not self._is_sending:
             self._pinging = asyncio.ensure_future(self._ping())
         self._is_silent = True

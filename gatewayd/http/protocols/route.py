@@ -112,6 +112,7 @@ class ProtocolRoute(ProtocolEndpoint):
             except RequestRefusal as refusal:
                 raise ProtocolRefused(refusal) from refusal
             except asyncio.CancelledError:
+                # Cancelled by something else, such as the shutdown.
                 if not on_disconnect.is_disconnected:
                     raise
                 raise ClientGone from None
@@ -203,9 +204,11 @@ class ProtocolRoute(ProtocolEndpoint):
                     "protocol %s failed while answering request %s to %s",
                     *(self._mount.name, request.request_id, self.label),
                 )
+                # Accounted for as an error, not as a disconnect.
                 exchange.fail(InternalError(MISTAKE))
                 await pieces.end(self._late(_mistake(), request))
         finally:
+            # An iterator that was not exhausted is closed here, not by the garbage collector.
             close: Callable[[], object] | None = getattr(body, "aclose", None)
             if close is not None:
                 await body.aclose()  # type: ignore[attr-defined]

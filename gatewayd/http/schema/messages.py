@@ -151,11 +151,13 @@ class ChatMessage(RequestTable):
         shown: dict[str, Any] = {"role": role, "content": self.text}
         if role == "assistant":
             if (thought := self.reasoning_text) is not None:
+                # Templates use one name or the other.
                 shown["reasoning"] = shown["reasoning_content"] = thought
             if calls := self._calls():
                 shown["tool_calls"] = calls
         else:
             shown["role"] = "tool"
+            # Messages of role `function` have no id: call and output derive it from the name.
             shown["tool_call_id"] = self.tool_call_id or _legacy_id(self.name or "")
             if self.name is not None:
                 shown["name"] = self.name

@@ -132,6 +132,7 @@ def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
                 "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
+        # The empty requirement: servers without keys.
         "security": [{"bearer": []}, {"key": []}, {}],
     }
 

@@ -48,6 +48,7 @@ class KeyCheck:
             api_key: the operator's; None disables authentication while no other keys exist.
             directory: of tenants' keys; None without tenants.
         """
+        # Digests have equal lengths: comparing them reveals not even the key's length.
         self._digest = None if api_key is None else sha256(api_key.encode()).digest()
         self._directory = directory
         self._wrong_keys, self._throttle = WrongKeyLimiter(), MessageThrottle()
@@ -67,6 +68,7 @@ class KeyCheck:
         try:
             return self._found(scope)
         except Unauthorized as error:
+            # A missing key has another code, and is no attempt to find one.
             if error.code == Unauthorized.code:
                 self._check_wrong_keys(scope)
             raise
@@ -141,10 +143,12 @@ class AuthenticationMiddleware:
                 _host(scope)
             else:
                 _strip_trailing_slash(scope)
+                # Also for the edge, which raises the buffer limits of authenticated connections.
                 principal = scope[IN_SCOPE] = self._keys.check(scope)
                 try:
                     self._check(principal, scope)
                 except GatewayError:
+                    # Otherwise refused requests would not count against the tenant's limits.
                     self._gate.count_refused(principal, scope)
                     raise
         return self._gate(scope, receive, send)
@@ -194,11 +198,13 @@ def _host(scope: Scope) -> bytes:
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not hosts and scope.get("http_version") == "1.0":
         return b""
+    # RFC 9112, section 3.2: HTTP/1.1 requires exactly one.
     if len(hosts) != 1 or not _is_host(hosts[0]):
         raise InvalidRequest("the host header is missing or not a host", code="invalid_host")
     return bytes(hosts[0])
 
 
+# Clients repeat the same host; bounded, since any client may send any.
 @lru_cache(maxsize=64)
 def _is_host(value: bytes) -> bool:
     return len(value) <= 255 and _HOST.fullmatch(value) is not None

@@ -28,9 +28,11 @@ def queue_name(address: str) -> str:
 @lru_cache(maxsize=4096)
 def _network(address: str) -> str:
     try:
+        # Link-local addresses may have a zone, as in `fe80::1%eth0`.
         found = ip_address(address.partition("%")[0])
     except ValueError:
         return address
+    # A dual-stack socket reports IPv4 clients as `::ffff:192.0.2.1`.
     if not isinstance(found, IPv6Address) or found.ipv4_mapped is not None:
         return str(getattr(found, "ipv4_mapped", None) or found)
     return f"{int(found) >> (128 - _SUBNET):x}::"

@@ -40,6 +40,7 @@ class EdgeDisconnectSignal:
 
     def add_listener(self, on_disconnect: Callable[[], None]) -> None:
         """See ``DisconnectSignal``."""
+        # The client may have disconnected while its request was prepared.
         if self._is_disconnected:
             on_disconnect()
         else:
@@ -52,6 +53,7 @@ class EdgeDisconnectSignal:
     def notify(self) -> None:
         """Call the listeners because the connection has ended."""
         self._is_disconnected = True
+        # Replaced first: a listener may remove others, which must not change the iterated set.
         listeners, self._listeners = self._listeners, set()
         call_all(listeners, _log, "a listener for a client's disconnect raised")
 

@@ -66,6 +66,7 @@ class EdgeProtocol(ParsingProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection, or refuse it if there are too many."""
         super().connection_made(transport)
+        # uvicorn has set its own transport and flow control.
         self.transport = EdgeTransport(transport, self.limits.stall_seconds, self._end_input)
         self.flow = ReadFlow(self.transport)  # type: ignore[arg-type]
         self._receive_buffer = ReceiveBuffer()
@@ -79,6 +80,7 @@ class EdgeProtocol(ParsingProtocol):
         set_options(transport, 2 * self.limits.unauthenticated_buffer_bytes)
         self._peer = subscriber(self.client[0]) if self.client else ""
         self.peers[self._peer] += 1
+        # This connection is counted already.
         if (
             len(self.connections) > self.limits.connections
             or self.peers[self._peer] > self.limits.peer_connections
@@ -114,6 +116,7 @@ class EdgeProtocol(ParsingProtocol):
         room = self.limits.unparsed_bytes - self._receive_buffer.size
         if self._phase == BODY:
             room += self._body_left
+        # At least one byte: asyncio does not accept an empty buffer.
         return room if 0 < room < BODY_READ_BYTES else max(1, min(room, BODY_READ_BYTES))
 
     def data_received(self, data: bytes) -> None:
@@ -123,9 +126,11 @@ class EdgeProtocol(ParsingProtocol):
             return
         self._has_received = True
         self._receive_buffer.add(data)
+        # Bytes of a later request or piece wait.
         if self._is_queued or self._is_answering:
             self._limit_reading()
         elif self._phase == BODY and not self._body_left:
+            # Chunk lines and trailers cost far more than data, so they go through the scheduler.
             self._enqueue()
             self._limit_reading()
         else:
@@ -139,6 +144,7 @@ class EdgeProtocol(ParsingProtocol):
 
     def _parse(self, pieces: int = _PIECES) -> None:
         """Feed the parser, at most to the end of a request, and set the phase's deadline."""
+        # Taken over, so that the timer goes on unless a request has begun.
         idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         buffer, left = self._receive_buffer, _PIECES_BYTES
         while self._body_left or (pieces > 0 and left > 0):
@@ -156,6 +162,7 @@ class EdgeProtocol(ParsingProtocol):
         self._update_idle_timer(idle)
         if self.transport.is_over:
             return
+        # Each phase has its own deadline, which starts with it.
         if self._phase != self._armed_phase:
             self._disarm()
             self._arm()
@@ -189,6 +196,7 @@ class EdgeProtocol(ParsingProtocol):
         return len(piece)
 
     def _enqueue(self) -> None:
+        # A connection is at most once in the scheduler; a response enqueues it when it is complete.
         if not self._is_queued and not self._is_answering:
             self._is_queued = True
             self._enqueued = self.loop.time()
@@ -210,6 +218,7 @@ class EdgeProtocol(ParsingProtocol):
     def resume(self) -> None:
         """Parse the buffered bytes of the queued connection."""
         self._is_queued = False
+        # The queue's time, not the client's: deadlines are extended by it.
         self._waited += self.loop.time() - self._enqueued
         if not self.transport.is_over:
             self._parse()
@@ -293,6 +302,7 @@ class EdgeProtocol(ParsingProtocol):
             self._enqueued = now
         if self._is_queued or self._waited > 0:
             more = max(self._waited, _MIN_EXTENSION if self._is_queued else 0.0)
+            # May become negative by a minimum extension; further waiting makes up for that.
             self._waited -= more
             self._deadline = self.loop.call_later(more, self._expire)
             return
@@ -303,11 +313,13 @@ class EdgeProtocol(ParsingProtocol):
         """Answer the arriving request with an error and close the connection."""
         self._disarm()
         cycle = self.cycle
+        # The app has the request: answer in its place, unless its response has started.
         if self._phase == BODY:
             if not cycle.response_started:
                 self._write_refusal(error)
                 # The app counts it with its endpoint, and must not answer, too.
                 cycle.scope[REFUSED] = error.status  # type: ignore[literal-required]
+                # The app's `receive` then reports a disconnect.
                 cycle.disconnected = True
                 cycle.message_event.set()
         elif cycle is None or cycle.response_complete:
@@ -324,6 +336,7 @@ class EdgeProtocol(ParsingProtocol):
 
 def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:
     """Create a server's protocol class, bound to its limits, counters and scheduler."""
+    # uvicorn creates the instances, so these are attributes of the class.
     bound = {
         "limits": limits,
         "peers": Counter(),

@@ -56,11 +56,14 @@ class EdgeTransport:
             return
         self.is_over = True
         self.write = _ignore_write  # an app may still write, which is an error after write_eof
+        # Called in any case, as it also discards buffered input.
         if not self._end_input() or at_once:
             self._transport.close()
         else:
+            # Half-close: the client sees the end of the response while its input is discarded.
             self._transport.write_eof()
             self._transport.resume_reading()
+        # Unsent bytes are limited by the stall time, everything else by the linger time.
         if self._transport.get_write_buffer_size():
             self._end = self._loop.call_later(self._stall_seconds, self.abort)
         elif not self._transport.is_closing():

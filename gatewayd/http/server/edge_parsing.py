@@ -41,6 +41,7 @@ class ParsingProtocol(HttpToolsProtocol):
             try:
                 self.parser.feed_data(piece)
             except httptools.HttpParserUpgrade as upgrade:
+                # Bytes after the headers, which the parser has not seen.
                 rest = piece[upgrade.args[0] :]
             except httptools.HttpParserError:
                 self.send_400_response("this is not HTTP/1.1")
@@ -87,6 +88,7 @@ class ParsingProtocol(HttpToolsProtocol):
         """Count a header, and store it unless it is a trailer after the body."""
         if self._phase != BODY:
             super().on_header(name, value)
+        # With colon, space and line end.
         self._count_header(len(name) + len(value) + 4)
         if len(self.headers) > self.limits.num_headers:
             self._stop_parsing(self._headers_too_large())
@@ -116,6 +118,7 @@ class ParsingProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._phase = IDLE
+        # The app may have answered before the end of the body.
         self._is_answering = not self.cycle.response_complete
         super().on_message_complete()
         # uvicorn pauses reading in a large body; a paused connection detects no disconnect.

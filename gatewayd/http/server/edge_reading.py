@@ -51,6 +51,7 @@ class ConnectionReader(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the buffer for the next read."""
+        # Before each read, as the limit depends on what is expected next.
         return self._buffer[: self._edge.read_size()]
 
     def buffer_updated(self, nbytes: int) -> None:

@@ -98,6 +98,7 @@ class ConnectionScheduler:
         self._call()
 
     def _run(self) -> None:
+        # Reset first: a resumed connection may enqueue itself again.
         self._is_due = False
         is_resting, has_resumed = self._is_resting(), False
         end = self._clock() + SECONDS
@@ -111,6 +112,7 @@ class ConnectionScheduler:
                 if self._clock() > end:
                     break
         finally:
+            # Also if a connection raises: all others go on.
             if has_resumed:
                 self._rest_ends = self._clock() + REST_SECONDS
             self._call()
@@ -144,5 +146,6 @@ class _Queue:
         self._size -= 1
         connection = waiting.popleft()
         if waiting:
+            # To the end, behind all other clients.
             self._clients[client] = waiting
         return connection

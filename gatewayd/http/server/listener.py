@@ -49,6 +49,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ListenError(f"cannot listen on {host}: {error.strerror or error}") from error
     try:
+        # A restart must not wait for connections in TIME_WAIT.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(_BACKLOG)
@@ -156,11 +157,13 @@ class HttpServer(uvicorn.Server):
         await self.on_tick(0)  # builds the default response headers
         silent = []
         for connection in self._connections():
+            # Connections whose response ends from here on close after this time.
             connection.timeout_keep_alive = _FAREWELL_SECONDS
             if connection.cycle is None or connection.cycle.response_complete:
                 silent.append((connection, connection.cycle))
         await asyncio.sleep(_FAREWELL_SECONDS)
         for connection, cycle in silent:
+            # Otherwise a request has arrived in the meantime.
             if connection.cycle is cycle:
                 connection.shutdown()
         while self._connections():  # noqa: ASYNC110 - uvicorn offers no event

@@ -26,6 +26,7 @@ class ReceiveBuffer:
 
     def add(self, data: bytes) -> None:
         """Append received bytes."""
+        # Little is copied: reading is paused at a limit of unparsed bytes.
         self._bytes = self._bytes[self._at :] + data if self.size else data
         self._at = 0
         self.size = len(self._bytes)
@@ -60,6 +61,7 @@ class ReceiveBuffer:
 
     def _end_of_empty_line(self, limit: int) -> int:
         """Return the end offset of the first empty line; 0 if there is none before the limit."""
+        # An empty line that begins in bytes that were read already.
         if self._last:
             border = self._last + self._bytes[self._at : self._at + _OVERLAP]
             found = border.find(_EMPTY_LINE)

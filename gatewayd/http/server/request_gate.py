@@ -67,6 +67,7 @@ class RequestGate:
         set_current_slot(slot)
         set_current_tenant(whose)
         starts_now = self._start_scheduler.may_start()
+        # Fast path: no coroutine of its own around the route.
         if starts_now and slot is None:
             return self._routes(scope, receive, send)
         return self._serve(None if starts_now else whose, slot, scope, receive, send)
@@ -79,6 +80,7 @@ class RequestGate:
         """
         account = principal.account
         if account is not None and account.counts_requests:
+            # Counts for the rate only: the concurrency slot is free again.
             self._arrive(account, scope).release()
 
     def _arrive(self, account: TenantAccount, scope: Scope) -> ConcurrencySlot:
@@ -86,6 +88,7 @@ class RequestGate:
             return account.acquire_slot(is_read=_is_read(scope))
         except RateLimited:
             self.num_refused += 1
+            # Routing comes later, but metrics label refusals by endpoint as well.
             scope["endpoint"] = self._endpoint(scope)
             raise
 

@@ -117,7 +117,9 @@ class RequestMiddleware:
         finally:
             release_body(scope)
             endpoint = getattr(scope.get("endpoint"), "label", "other")
+            # Clients may send any method, and each would be a time series.
             method = scope["method"] if scope["method"] in _METHODS else "other"
+            # If the edge has answered, the app's response was not sent.
             status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
             logger.debug("%s %s answered with status %d", method, endpoint, status)
@@ -125,6 +127,7 @@ class RequestMiddleware:
     def _record_refusal(self, scope: Scope, exchange: RequestScope, why: EndReason) -> None:
         """Record why a request was refused, if it is an authenticated POST to a known route."""
         asks, label = request_trace.current(), getattr(scope.get("endpoint"), "label", None)
+        # The pipeline records requests that were sent to engines.
         if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
             return
         if exchange.status is None and (principal := scope.get(IN_SCOPE)) is not None:

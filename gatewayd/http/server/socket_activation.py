@@ -31,6 +31,7 @@ def inherited(environ: MutableMapping[str, str] | None = None) -> list[socket.so
     """
     environ = os.environ if environ is None else environ
     pid, count, names = (environ.pop(name, "") for name in _VARIABLES)
+    # Children inherit variables that are meant for their parent only.
     if pid != str(os.getpid()) or not count.isdigit():
         return []
     labels = names.split(":") if names else []

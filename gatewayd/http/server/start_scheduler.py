@@ -26,9 +26,11 @@ class StartScheduler:
 
     def may_start(self) -> bool:
         """Whether a request may start in this iteration; otherwise it must ``wait``."""
+        # Requests that wait go first.
         if self._waiting:
             return False
         now = time.monotonic()
+        # The first one in this iteration: `_next` resets the budget in the following one.
         if self._until is None:
             self._until = now + _SECONDS
             asyncio.get_running_loop().call_soon(self._next)
@@ -52,6 +54,7 @@ class StartScheduler:
             turns = self._waiting.pop(tenant)
             turn = turns.popleft()
             if turns:
+                # Inserted at the end: round-robin.
                 self._waiting[tenant] = turns
             if not turn.done():  # else the request was cancelled
                 turn.set_result(None)

@@ -56,15 +56,18 @@ class WrongKeyLimiter:
             Remaining seconds of the address's block; 0 if it is not blocked.
         """
         name, now = subscriber(address or ""), self._clock()
+        # Inserted again below, so that the first record is the one unused for longest.
         record = self._records.pop(name, None)
         if record is None or now - max(record.last, record.until) > _EXPIRY_SECONDS:
             record = _Record(0, 0.0, now)
         if now >= record.until:
             strikes = record.strikes + 1
             over = strikes - FREE
+            # The exponent is bounded, as the power would overflow.
             seconds = min(_LONGEST, 2.0 ** min(over - 1, 16)) if over > 0 else 0.0
             record = _Record(strikes, now + seconds, now)
         self._records[name] = record._replace(last=now)
+        # Bounds the memory: one client may have many addresses.
         if len(self._records) > _MOST_PEERS:
             self._records.popitem(last=False)
         return max(0.0, record.until - now)

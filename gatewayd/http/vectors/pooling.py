@@ -103,6 +103,7 @@ async def pooling_work(
 async def _encode(
     services: Services, request: PoolingTable, given: Sequence[PoolingInput], model: ModelInfo
 ) -> list[list[int]]:
+    # The engine generates one token after each prompt.
     tokenizer, most = services.text.tokenizer, model.max_model_len - 1
     asked = request.truncate_prompt_tokens
     if asked == 0 or (asked or 0) > most:
@@ -112,6 +113,7 @@ async def _encode(
         )
     cut = most if asked == -1 else asked
     length = sum([len(one.value) for one in given])
+    # Long text is refused without encoding it, unless it is to be truncated.
     longest = most_counted(model.max_model_len)
     if length > longest and (cut or given[-1].limit):
         raise InvalidRequest(
@@ -192,6 +194,7 @@ async def pool_prompts(
     for batch in await _prompt_batches(services, work.requests):
         part = msgspec.structs.replace(work, requests=batch)
         async with run_prompts(services, part, disconnect) as generation:
+            # Copied out here: the generation drops its choices at the end of the block.
             sums_by_prompt += [choice.pooled_prompt for choice in generation.choices]
             prompt_tokens += generation.prompt_tokens
             cached_tokens += generation.cached_tokens
@@ -205,6 +208,7 @@ async def _prompt_batches(
     services: Services, requests: Sequence[EngineRequest]
 ) -> Iterator[list[EngineRequest]]:
     model, replicas = await services.loaded_model(), 1
+    # A single prompt is one batch in any case.
     if len(requests) > 1:
         states = [replica.state for replica in services.fleet.status()]
         replicas = max(1, states.count(ReplicaState.READY))
@@ -233,6 +237,7 @@ def _mean(sums: Sequence[tuple[int, bytes]], count: int) -> Vectors:
     if sum([some for some, _ in sums]) != count:
         raise InternalError("the engine did not return all hidden states of a prompt")
     parts = np.stack([np.frombuffer(vector, "<f4") for _, vector in sums])
+    # In float64, as long prompts have many parts.
     mean: Vectors = parts.sum(axis=0, dtype=np.float64) / count
     return mean
 

@@ -28,6 +28,7 @@ def check_fits_queue(services: Services, requests: Sequence[EngineRequest], para
             param=param,
         )
     tokens = sum([len(one.prompt) for one in requests])
+    # A single prompt above the limit is accepted when nothing else waits, see `Backlog.check`.
     if count > 1 and tokens > room.limit_tokens:
         raise InvalidRequest(
             f"{param} has {tokens} tokens; the queue holds at most {room.limit_tokens}: send it in "

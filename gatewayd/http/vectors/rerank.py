@@ -95,6 +95,7 @@ class Score(VectorRoute[ScoreRequest]):
 def cosines(one: Vectors, other: Vectors) -> list[float]:
     """Return the cosine similarities of vectors row by row; a single row is broadcast."""
     products = np.sum(normalize(one) * normalize(other), axis=1)
+    # Rounding may exceed the bounds.
     scores: list[float] = products.clip(-1, 1).tolist()
     return scores
 

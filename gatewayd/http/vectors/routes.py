@@ -104,6 +104,7 @@ class VectorRoute(ABC, Generic[RequestT]):
         work = await self.work(request, request_id, arrival, principal_of(scope))
         found = await pool_prompts(services, work, disconnect_signal(scope, receive))
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
+        # Including `make`, which adds up the hidden states.
         body = await run_in_thread(
             lambda: self.write(request, VectorResponse(id, name, tokens, found.make()))
         )

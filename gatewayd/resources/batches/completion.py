@@ -45,6 +45,7 @@ class BatchCompletion(NamedTuple):
 
     def record(self, connection: Connection) -> BatchRow:
         """Record the files and the status; the files are visible to the client from then on."""
+        # In the transaction of the status: a retry after a failure finds neither.
         for row in (self.output, self.errors):
             if row is not None:
                 file_records.add(connection, row)
@@ -70,6 +71,7 @@ def write_files(
     Raises:
         StoreUnavailable: the files cannot be written; no part of them is left.
     """
+    # Generators on an open cursor: results are written as they are read, never all in memory.
     failed: Iterator[bytes] = records.outputs(connection, row.id, is_ok=False)
     status = "cancelled" if row.status == "cancelling" else "completed"
     if status == "completed" and row.completed + row.failed < row.total:
@@ -82,6 +84,7 @@ def write_files(
         errors = _write(vault, failed, row, "error", now)
         return BatchCompletion(row.id, status, output, errors, now)
     except BaseException as error:
+        # The end is retried with new files, so that these would never get a row.
         if output is not None:
             vault.remove([output.id])
         if isinstance(error, OSError):
@@ -108,6 +111,7 @@ def _write(
     try:
         for output in outputs:
             draft.write(output)
+        # As in OpenAI's API: a batch without such results has no such file.
         if not draft.size:
             return None
         file = FileRow(

@@ -34,6 +34,7 @@ class CongestionWindow:
         self._clock = clock
         self._size = self._threshold = math.inf
         self._resume_at = self._widen_at = -math.inf
+        # Counts refusals; lines sent before one say nothing about the limit after it.
         self._era = 0
 
     @property
@@ -57,8 +58,10 @@ class CongestionWindow:
         if era != self._era:
             return  # sent before the last refusal
         self.backoff_seconds = _FIRST_SECONDS
+        # Up to the size at the last refusal: a line more for each response.
         if self._size < self._threshold:
             self._size += 1
+        # Beyond it: the next responses widen the window until a refusal finds the limit.
         elif self._clock() >= self._widen_at:
             self._threshold = math.inf
 
@@ -69,6 +72,7 @@ class CongestionWindow:
             era: from ``start_line``.
             seconds: duration of the backoff.
         """
+        # Of lines refused at once the first alone starts a backoff, or it would double for each.
         if era == self._era:
             self._era += 1
             self._resume_at = self._clock() + seconds

@@ -59,7 +59,9 @@ async def call(app: App, path: str, body: bytes, principal: Principal) -> Intern
         ],
         "client": None,
         "server": None,
+        # The signal never fires: with it no task waits for `http.disconnect` from `receive`.
         "extensions": {EXTENSION: EdgeDisconnectSignal(), ACCEPTED: {}},
+        # Stands for authentication, which the app of batch lines does not have.
         IN_SCOPE: principal,
     }
     await app(scope, receive, send)

@@ -50,10 +50,12 @@ async def attempt(
         seconds: backoff after a refusal without a hint.
     """
     try:
+        # At each attempt, since the key may have been changed or revoked since the last.
         principal = directory.principal_of(row.tenant, row.key_id)
     except Unauthorized as error:
         return refused_line(row.id, line, error)
     answer = await call(app, row.endpoint, line.body, principal)
+    # Responses may be large, and are not parsed for a code that they cannot have.
     code = "" if answer.status < 429 else _failed(answer.body).error.code
     is_lost = answer.status == 500 and code == "engine_restarted"
     if is_lost and losses + 1 < _ATTEMPTS:
@@ -75,12 +77,14 @@ def refused_line(batch_id: str, line: BatchLine, error: GatewayError) -> LineRes
 def _wait(code: str | None, answer: InternalAnswer, seconds: float) -> float:
     """Seconds until a retry may succeed."""
     if code == AdmissionPaused.code:
+        # The hint is the end of the pause, which an operator may end much earlier.
         return min(seconds, _PAUSE_SECONDS)
     return max(seconds, answer.retry_after or 0)
 
 
 def _is_final(code: str | None, answer: InternalAnswer) -> bool:
     """Whether the condition cannot resolve by itself, so that a retry is pointless."""
+    # With a hint, running requests hold the rest of the budget and may return some.
     is_spent = code == "insufficient_quota" and answer.retry_after is None
     return is_spent or code in ("strategy_unavailable", "cancelled")
 
@@ -102,6 +106,7 @@ def _result(batch_id: str, line: BatchLine, answer: InternalAnswer) -> LineResul
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id,
+        # Copied as bytes, neither decoded nor encoded again.
         "body": msgspec.Raw(answer.body),
     }
     usage = _usage(answer.body).usage or _Usage()

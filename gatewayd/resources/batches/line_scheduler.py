@@ -32,6 +32,7 @@ class Permit:
 
     def refused(self, seconds: float) -> None:
         """Release the slot after a refusal; the tenant's lines pause for this many seconds."""
+        # First: the window shrinks to the lines that still run, without this one.
         self.close()
         self._scheduler.window.refused(self._era, seconds)
         self._scheduler.wake()
@@ -76,12 +77,14 @@ class TenantLineScheduler:
         """Wait until the next line of a batch may run; at most one waiter per batch."""
         future = asyncio.get_running_loop().create_future()
         self._waiting[batch_id] = future
+        # No await between `_run` finding no waiter and its end, so that no waiter is missed here.
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"batches of {self._tenant}")
         self.wake()
         try:
             permit: Permit = await future
         except asyncio.CancelledError:
+            # Either still waiting, or granted before the cancellation was delivered.
             self._waiting.pop(batch_id, None)
             if not future.cancelled():
                 future.result().close()
@@ -106,6 +109,7 @@ class TenantLineScheduler:
     async def _run(self) -> None:
         try:
             while self._waiting:
+                # Before the window is read: a change after this line ends the wait below.
                 self._changed.clear()
                 if (delay := self.window.delay) != 0:
                     with contextlib.suppress(TimeoutError):
@@ -113,6 +117,7 @@ class TenantLineScheduler:
                             await self._changed.wait()
                     continue
                 slot = await self._slots.acquire(self._tenant)
+                # Checked again: meanwhile waiters may have left, or a line may have been refused.
                 future = self._next() if self._waiting and self.window.delay == 0 else None
                 if future is None or future.cancelled():  # the waiter was cancelled
                     slot.release()
@@ -123,6 +128,7 @@ class TenantLineScheduler:
 
     def _next(self) -> asyncio.Future[Permit]:
         """Pick the waiter of the next batch; ids of batches sort by creation time."""
+        # Alternates even if both rules pick the same batch.
         self._is_oldests = not self._is_oldests
         batch_id = min(
             self._waiting,

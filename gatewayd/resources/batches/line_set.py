@@ -21,6 +21,7 @@ class LineSet:
         """Add a number."""
         at, bit = divmod(number, 8)
         if at >= len(self._bits):
+            # Doubles, so that adding numbers in order takes linear time.
             self._bits.extend(bytes(max(at + 1, 2 * len(self._bits)) - len(self._bits)))
         self._bits[at] |= 1 << bit
 

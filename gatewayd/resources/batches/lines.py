@@ -104,6 +104,7 @@ def some_lines(
     with path.open("rb") as file:
         file.seek(offset)
         while requests < total:
+            # A resumed batch may skip most of its lines: return after a bounded part of the scan.
             if offset - at.offset > _SCANNED_BYTES or number - at.number > _SCANNED_LINES:
                 return found, Position(offset, number, requests)
             if not (text := file.readline()):
@@ -111,6 +112,7 @@ def some_lines(
             is_request = bool(text.strip())
             if is_request and number + 1 not in without:
                 num_bytes += len(text)
+                # The position is before this line, which the next call reads again.
                 if found and (num_bytes > _BYTES_AT_ONCE or len(found) == _LINES_AT_ONCE):
                     return found, Position(offset, number, requests)
                 found.append(_line(number + 1, offset, text, endpoint))
@@ -183,6 +185,7 @@ def request_of(text: bytes, endpoint: str) -> LineRequest:
         request = _request(text)
     except msgspec.ValidationError:
         raise InvalidLine("invalid_json_line", "the line must be a JSON object") from None
+    # RecursionError: msgspec limits the nesting by the interpreter's recursion limit.
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidLine("invalid_json_line", f"the line is not JSON: {error}") from None
     custom_id = _text(request.custom_id)
@@ -215,8 +218,10 @@ def request_of(text: bytes, endpoint: str) -> LineRequest:
 def _line(number: int, offset: int, text: bytes, endpoint: str) -> BatchLine:
     request = request_of(text, endpoint)
     if request.has_class:
+        # The line has a class of its own: replaced, since duplicate fields are ambiguous.
         body = encode_json({**_fields(request.body), "priority": "batch"})
     else:
+        # Appended to the text before its closing brace, without parsing the rest.
         fields = request.body[:-1].rstrip()
         body = fields + (b"" if fields == b"{" else b",") + b'"priority":"batch"}'
     return BatchLine(number, offset, request.custom_id, body)

@@ -86,6 +86,7 @@ class Batches:
         )
         for batch_id, tenant in await self.database.read(records.unfinished):
             _log.info("resuming batch %s", batch_id)
+            # Even beyond the cap, which may have been lowered: they were accepted.
             self.cap.count(tenant)
             self.start_batch(tenant, batch_id)
         if left_behind := await self.database.read(records.with_leftover_results):
@@ -93,6 +94,7 @@ class Batches:
 
     async def stop(self) -> None:
         """Stop all batches; interrupted lines run again after the next start."""
+        # First, so that a request that is still served starts no other run.
         shared, self._shared = self._shared, None
         tasks = list(self._tasks)
         for task in tasks:
@@ -115,6 +117,7 @@ class Batches:
 
     def start_batch(self, tenant: str, batch_id: str) -> None:
         """Run a batch that was reserved; after a stop, the next start resumes it."""
+        # Its row is stored already.
         if self._shared is None:
             return
         run = self._runs[batch_id] = BatchRun(self._shared, batch_id)

@@ -73,6 +73,7 @@ class PendingLines:
     async def has_more(self) -> bool:
         """Wait until there may be a line to run; return False once all have results."""
         while not (self._read_ahead or self._position or self._refused):
+            # Lines in flight may be refused and come back, so the end is only known without any.
             if not self._num_out:
                 return False
             self._changed.clear()
@@ -85,6 +86,7 @@ class PendingLines:
         Raises:
             OSError: the input cannot be read.
         """
+        # Before new lines once its time has come, and while too many are in memory.
         if self._is_refused_next():
             return await self._again()
         while not self._read_ahead and self._position is not None:
@@ -100,15 +102,18 @@ class PendingLines:
         if self._read_ahead:
             self._num_out += 1
             return PendingLine(self._read_ahead.popleft())
+        # With nothing else to read its own backoff is skipped: the congestion window has one.
         return await self._again() if self._refused else None
 
     def refused(self, todo: PendingLine, seconds: float, *, is_lost: bool) -> None:
         """Schedule a retry of a line, not before this many seconds."""
+        # A hint of the server beyond the maximum is respected.
         backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
         one = _PendingRetry(
             self.clock() + backoff,
             todo.line.number,
             todo.line.offset,
+            # Bounded, since the power above would overflow a float at 1024.
             min(todo.refusals + 1, 64),
             todo.losses + is_lost,
         )

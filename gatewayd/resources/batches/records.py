@@ -107,6 +107,7 @@ def set_status(
     Raises:
         Conflict: the transition is not valid.
     """
+    # Read in the transaction that writes: a cancellation and an end cannot both succeed.
     before = find(connection, batch_id).status
     if status not in NEXT.get(before, ()):
         raise Conflict(f"the batch {batch_id} is {before}; it cannot become {status}")
@@ -136,6 +137,7 @@ def record(connection: Connection, result: LineResult) -> bool:
     """
     values = result._asdict()
     added = connection.execute(
+        # Exactly once by the primary key, also if a line ran twice because the daemon died.
         sqlite.insert(batch_results).values(values).on_conflict_do_nothing()
     ).rowcount
     if added:
@@ -149,6 +151,7 @@ def record(connection: Connection, result: LineResult) -> bool:
 def lines_done(connection: Connection, batch_id: str) -> LineSet:
     """Numbers of lines that have a result."""
     query = select(batch_results.c.line).where(batch_results.c.batch_id == batch_id)
+    # Streamed: a large batch has tens of thousands of rows.
     return LineSet(connection.execute(query.execution_options(yield_per=1000)).scalars())
 
 
@@ -199,6 +202,7 @@ def remove_older(connection: Connection, ended_at: float, most: int) -> int:
     Returns:
         How many were deleted.
     """
+    # Exactly one is set, that of the final status.
     ends = (batches.c[f"{status}_at"] for status in OVER)
     old = select(batches.c.id).where(
         # Ids start with the creation time, which bounds the scan.

@@ -47,6 +47,7 @@ class BatchCreate:
         values = _values(request, now, self._batches.limits.window, principal)
 
         def add(connection: Connection) -> BatchRow:
+            # In the transaction that adds the batch: from then on the input cannot be deleted.
             _check_input(connection, principal.tenant, request.input_file_id)
             return records.add(connection, values)
 

@@ -111,6 +111,7 @@ class BatchRun:
     async def run(self) -> None:
         """Run until the batch has ended."""
         row = await self._read(lambda connection: records.find(connection, self._id))
+        # The status alone says what to do: a resumed batch and a new one take the same path.
         while row.status in records.NEXT:
             match row.status:
                 case "validating":
@@ -126,6 +127,7 @@ class BatchRun:
             # One input per tenant at a time: the state of a validation takes memory.
             async with self._shared.schedulers.of(row.tenant).checking:
                 checked = await self._check(row)
+        # The input itself: faults of the store are `StoreUnavailable`, and are retried.
         except OSError:
             return await self._fail()
         if checked.errors:
@@ -139,6 +141,7 @@ class BatchRun:
             self._input(row), row.endpoint, most_lines=limits.lines, line_bytes=limits.line_bytes
         )
         while True:
+            # Ignored by `_move`, since the row is cancelling already.
             if self._cancelled.is_set():
                 return ValidationResult(0, None, [])
             with await self._shared.reading.acquire(row.tenant):
@@ -155,10 +158,13 @@ class BatchRun:
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            # Before the cancellation, which would make it done in any case.
             is_whole = working.done()
             for task in waiting:
                 task.cancel()
+            # No line may still write a result once the end has read them.
             (fault,) = await asyncio.gather(working, return_exceptions=True)
+        # The task group wraps what it raises; an OSError is a fault of the input.
         if is_whole and isinstance(fault, ExceptionGroup) and fault.subgroup(OSError):
             return await self._fail()
         if is_whole and fault is not None:
@@ -175,6 +181,7 @@ class BatchRun:
 
     async def _run_lines(self, row: BatchRow) -> None:
         scheduler = self._shared.schedulers.of(row.tenant)
+        # From here on only this run adds results, so the set need not be updated.
         done = await until_done(lambda: self._lines_done(row))
         source = PendingLines(self._input(row), row.endpoint, total=row.total, done=done)
         try:
@@ -249,6 +256,7 @@ class BatchRun:
 
     async def _end(self, row: BatchRow) -> BatchRow:
         """Write the files of results, then record the final status."""
+        # Not one retry around both: if only the row cannot be written, the files are kept.
         ending = await until_done(lambda: self._files_written(row))
         return await self._write(ending.record)
 
@@ -268,6 +276,7 @@ class BatchRun:
         now = self._shared.clock.stamp()
 
         def move(connection: Connection) -> BatchRow:
+            # Read again, since a client may cancel at any time.
             row = records.find(connection, self._id)
             if status not in records.NEXT[row.status]:
                 return row  # it was cancelled in the meantime

@@ -81,6 +81,7 @@ class InputValidation:
         end, rest_at = began + seconds, began + _WORK_SECONDS
         with self._path.open("rb") as file:
             file.seek(self._offset)
+            # The time is checked after a line, so that each step makes progress.
             while self._next(file):
                 now = time.monotonic()
                 if now >= end:
@@ -97,18 +98,22 @@ class InputValidation:
         """Validate a line, or skip a piece of an overlong one; return whether to continue."""
         if self._is_skipping:
             rest = file.readline(_SKIP_BYTES)
+            # The rest of an overlong line is read in pieces, and kept nowhere.
             self._is_skipping = bool(rest) and not rest.endswith(b"\n")
             return bool(rest)
+        # One byte more tells a line of the maximum length from a longer one.
         text = file.readline(self._line_bytes + 1)
         if not text:
             return False
         self._number += 1
+        # Counted by lines, or a file of line ends would be read to its end.
         if self._number > self._most_lines:
             message = (
                 f"the file has more lines than the maximum of {self._most_lines}, empty ones "
                 "included; send it in parts"
             )
             self._errors.append(LineError("too_many_requests", None, message, None))
+            # So that it is not reported as empty as well, if all lines before were.
             self._total += 1
             return False
         if len(text) > self._line_bytes and not text.endswith(b"\n"):
@@ -127,6 +132,7 @@ class InputValidation:
         try:
             request = request_of(text, self._endpoint)
             custom_id = request.custom_id.encode(errors="surrogatepass")
+            # 16 bytes: an accidental collision among these lines is out of the question.
             digest = hashlib.blake2b(custom_id, digest_size=16).digest()
             if (first := self._seen.setdefault(digest, self._number)) != self._number:
                 raise InvalidLine(

@@ -33,6 +33,7 @@ class ContentTally:
 
     def add(self, num_bytes: int) -> None:
         """Add a number of bytes; negative when contents are deleted."""
+        # Uploads write in several threads, and `+=` is not atomic.
         with self._lock:
             self.bytes += num_bytes
 
@@ -69,6 +70,7 @@ class Draft:
         Raises:
             OSError: the disk is full, or cannot be written; no content has that name.
         """
+        # The order decides what a power failure leaves: content, then its name, then the folder.
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -86,6 +88,7 @@ class Draft:
         """Delete the draft; no effect once it is complete."""
         with contextlib.suppress(OSError):
             self._file.close()
+        # After a commit the draft's name does not exist, and the content keeps its own.
         with contextlib.suppress(OSError):
             os.unlink(self._file.name)
         if not self._is_kept:
@@ -140,6 +143,7 @@ class ContentStore:
         Returns:
             How many contents were deleted.
         """
+        # Listed completely before any deletion, which would change the folder during the scan.
         names = [entry.name for entry in os.scandir(self._folder) if _OURS.fullmatch(entry.name)]
         orphans = [name for name in names if name not in known]
         self.remove(orphans)

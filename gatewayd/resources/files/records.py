@@ -96,6 +96,7 @@ def remove(connection: Connection, tenant: str, file_id: str) -> None:
         Conflict: an unfinished batch reads it.
     """
     find(connection, tenant, file_id)
+    # In the same transaction as the deletion, so that no batch is created in between.
     users = select(batches.c.id).where(
         batches.c.input_file_id == file_id, batches.c.status.not_in(OVER)
     )

@@ -87,6 +87,7 @@ class FileContent:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the content in pieces; if it is deleted meanwhile, it is still sent completely."""
         row = await _found(self._files, scope)
+        # Opened before the status is sent, so that a missing content is still an HTTP error.
         content = await asyncio.to_thread(_open, self._files.vault.path(row.id))
         try:
             headers = [
@@ -97,6 +98,7 @@ class FileContent:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             left = row.bytes
             while left:
+                # In a thread, since a read from a busy disk may block for long.
                 piece = await asyncio.to_thread(content.read, min(_PIECE, left))
                 if not piece:
                     raise InternalError(f"the content of {row.id} ends too early")
@@ -122,4 +124,5 @@ def _open(path: Path) -> BinaryIO:
 
 
 def _disposition(filename: str) -> bytes:
+    # The extended form of RFC 6266: no client's file name can end the value or the header.
     return b"attachment; filename*=UTF-8''" + quote(filename, safe="").encode()

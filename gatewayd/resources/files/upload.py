@@ -41,12 +41,14 @@ class _DraftSink:
         if self.refusal is not None:
             return
         try:
+            # Each piece is checked: the length of a chunked upload is unknown before its end.
             await self._room.check(self._owner, len(data) + FILE_BYTES)
         except StoreFull as refusal:
             self.refusal = refusal.with_traceback(None)  # the traceback would keep the data alive
             await asyncio.to_thread(self._draft.discard)
             self._hold.release()
         else:
+            # Without an await after the check, and before the write: two uploads might both fit.
             self._hold.add(len(data))
             await asyncio.to_thread(self._draft.write, data)
             self._hold.mark_written(len(data))
@@ -81,6 +83,8 @@ async def receive_file(
             raise_for_client(error)
         try:
             await files.database.write(lambda connection: records.add(connection, row))
+        # Not for a cancelled upload, whose row may be written all the same; if it is not, the next
+        # start deletes the content.
         except GatewayError:
             await asyncio.to_thread(files.vault.remove, [row.id])
             raise

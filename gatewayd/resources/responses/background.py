@@ -127,6 +127,7 @@ class Background:
         def find(connection: Connection) -> dict[str, Any]:
             return records.find(connection, tenant, response_id)
 
+        # The row first, whether it runs or not: it says whether the tenant may cancel it.
         body = await self._database.read(find)
         if not body["background"]:
             raise InvalidRequest(
@@ -134,11 +135,14 @@ class Background:
                 param="response_id",
             )
         run = self._running.get(response_id)
+        # Read again: it may have ended since the first read.
         if run is None or run.task is None:
             return await self._database.read(find)
+        # A complete response is only being stored: cancelling the task would lose its output.
         if not (run.is_cancelled or run.is_ending):
             run.is_cancelled = True
             run.task.cancel()
+        # Bounded, since the store may stay unavailable for long.
         await asyncio.wait([run.task], timeout=_SECONDS)
         if not run.task.done():
             raise StoreUnavailable("the response has ended, but the store cannot be updated yet")
@@ -150,6 +154,7 @@ class Background:
         if run is not None and run.task is not None:
             gone = f"there is no response {response_id!r}"
             told = {"type": "error", "code": "not_found", "message": gone, "param": "response_id"}
+            # Before the task is cancelled: closing the log ends its followers.
             run.log.add(run.numbers.event(told))
             run.log.close()
             run.task.cancel()
@@ -166,6 +171,7 @@ class Background:
             async for event in progress.events():
                 run.log.add(run.numbers.event(event))
         except asyncio.CancelledError:
+            # The daemon stops: the row keeps its status, which the next start marks as failed.
             if not run.is_cancelled:
                 raise
             progress.cancel()
@@ -176,7 +182,9 @@ class Background:
             progress.fail(MISTAKE)
             answer.fail(InternalError(MISTAKE))
         finally:
+            # Before the end is stored, which may take long: the generation holds limits.
             answer.close()
+        # No await between the last event and this line: `cancel` finds it running or ending.
         run.is_ending = True
         kept = progress.kept()
         await until_done(

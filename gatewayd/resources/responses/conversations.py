@@ -81,17 +81,20 @@ class Conversations:
             NotAdmitted: too many requests wait.
             StoreUnavailable: the store cannot be read.
         """
+        # The request's own items are accounted for as its body.
         if not needs_store(request):
             yield await self._gather(tenant, request)
             return
         with await self.queue.acquire(tenant) as slot:
             asked = await self._gather(tenant, request)
+            # The length is known only now; a short one does not keep others waiting.
             if asked.before.num_bytes <= _SHORT:
                 slot.release()
             yield asked
 
     async def _gather(self, tenant: str, request: InputTable) -> PriorConversation:
         named: dict[str, StoredOutput] = {}
+        # Referenced items are read once each; repetitions count before they are copied.
         if wanted := items.referenced_ids(request.input):
             named = await self._database.read(
                 lambda connection: records.items(

@@ -60,6 +60,7 @@ class ResponseLogReader:
     def stop(self) -> None:
         """Stop reading because the client has disconnected."""
         self._has_left = True
+        # Adds nothing, but wakes the reader.
         self._log.add()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
@@ -73,6 +74,7 @@ class ResponseLogReader:
             ClientGone: the client has disconnected.
         """
         while True:
+            # No await between these checks and the waiter of `wait_grown`: no event is missed.
             if self._has_left:
                 raise ClientGone
             if self._rest or self._next < len(self._log.events):
@@ -89,5 +91,6 @@ class ResponseLogReader:
             size += len(events[self._next])
             self._next += 1
         piece = b"".join(found)
+        # A piece may end within an event: the client reassembles bytes, not pieces.
         self._rest = piece[_PIECE_BYTES:]
         return piece[:_PIECE_BYTES]

@@ -37,6 +37,7 @@ async def follow(
     departure, lease = disconnect_signal(scope, receive), principal_of(scope).lease
     departure.add_listener(reader.stop)
     if lease is not None:
+        # A key that ends stops its followers, too, not only the generation.
         lease.add(reader.stop)
     try:
         pieces = PieceWriter(
@@ -71,6 +72,7 @@ class ResponseOne:
         after, seconds = _after(query, kept.body), self._services.limits.ping_seconds
         if kept.body["status"] in records.RUNNING:
             log = self._background.log_of(response_id)
+            # From the log, which also has the events that came before the client.
             if log is not None:
                 await follow(ResponseLogReader(log, after), [], seconds, scope, receive, send)
                 return
@@ -101,12 +103,14 @@ def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
     text = query.get("starting_after")
     if text is None:
         return -1
+    # Its deltas were not recorded, so a replay has other events than the client has received.
     if not body["background"]:
         raise InvalidRequest(
             f"the response {body['id']} was streamed to its client in other chunks; omit "
             "starting_after to get it from the beginning",
             param="starting_after",
         )
+    # Nine digits at most: Python refuses to convert very long numbers.
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise InvalidRequest(
             f"starting_after is {text[:32]!r}; it must be the number of an event",

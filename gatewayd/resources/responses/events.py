@@ -39,6 +39,7 @@ class EventEncoder:
         """Encode an event; empty if it is skipped."""
         number = self._next
         self._next += 1
+        # Not encoded, but counted: later events keep their numbers.
         if number <= self._after:
             return b""
         numbered = encode_json({**event, "sequence_number": number})

@@ -60,6 +60,7 @@ def stored_items(
     """
     if given is None:
         return []
+    # Stored as an item, so that it has an id for lists of input items.
     if isinstance(given, str):
         given = [InputItem(role="user", content=given)]
     found = []
@@ -99,6 +100,7 @@ def _kept(item: InputItem, item_id: str | None) -> dict[str, Any]:
             if not isinstance(output, str):
                 output = "".join(part.text or "" for part in output or ())
             return {**shown, "call_id": item.call_id, "output": output}
+    # Reasoning, the only type that is left.
     thought = [_part(one, "reasoning_text") for one in _parts(item.content or [])]
     summary = [{"type": "summary_text", "text": one.text or ""} for one in item.summary or ()]
     return {**shown, "summary": summary, "content": thought}

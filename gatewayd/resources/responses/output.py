@@ -45,6 +45,7 @@ class Output:
             parts: new parts.
             logprobs: log-probabilities of the tokens of their text.
         """
+        # Log-probabilities come per delta, not per part: they go with its last text.
         texts = sum(isinstance(part, Text) for part in parts)
         for part in parts:
             match part:
@@ -98,6 +99,7 @@ class Output:
             yield from self._open_item({**item}, empty)
         at = scored = 0
         for length, count in (
+            # Without recorded cuts one delta; an empty text has none, as slicing leaves nothing.
             cuts if cuts is not None else [(len(text), len(logprobs))][: len(text)]
         ):
             delta = text[at : at + length]
@@ -108,6 +110,7 @@ class Output:
                 yield from self._text(delta, logprobs[first:scored])
             else:
                 yield from self._reasoning(delta)
+        # Text without a delta, such as the whitespace of an otherwise empty message.
         self._pieces.append(text[at:])
         if is_broken:
             self.leave_incomplete()
@@ -116,6 +119,7 @@ class Output:
 
     def _text(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         if self._open is None or self._open["type"] != "message":
+            # A message of whitespace alone, such as between reasoning and a call, is no item.
             text = self._blank + text
             if not text.strip():
                 self._blank = text
@@ -160,11 +164,13 @@ class Output:
         self._blank = ""
         item = self._open = {**fields, "status": "in_progress"}
         if part is not None:
+            # `content_part.added` adds the part, so that the item is shown without it before.
             item["content"] = []
         self.items.append(item)
         self.cuts.append([])
         yield self._item_event("output_item.added", item)
         if part is not None:
+            # A new list: the event above keeps the empty one.
             item["content"] = [part]
             yield self._event("content_part.added", content_index=0, part=dict(part))
 

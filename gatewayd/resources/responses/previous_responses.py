@@ -126,11 +126,13 @@ def chain(
         InvalidRequest: the response is not complete.
     """
     parts: list[ChainPart] = []
+    # The chain is followed backwards, one row at a time: sizes first, then contents.
     cut: TruncationPoint | None = None
     next_id: str | None = response_id
     num_items = num_bytes = num_looked_at = 0
     while next_id is not None and num_items <= MAX_MESSAGES:
         row = _sizes(connection, tenant, next_id)
+        # Bodies count here, too: tools and instructions are read but are no items.
         num_looked_at += row.input_bytes + row.body_bytes
         read = None
         if num_looked_at <= _LOOKED_AT * most_bytes and num_bytes + row.input_bytes <= most_bytes:
@@ -143,7 +145,9 @@ def chain(
                 "the maximum of a request: set truncation to auto, or start another one",
                 param="previous_response_id",
             )
+        # The newest one decides: it is where the conversation of that response begins.
         cut = cut or read.cut
+        # An empty `until` is the response of the cut itself, which was read just now.
         is_last = cut is not None and cut.until in ("", next_id)
         skip = cut.skip if cut is not None and is_last else 0
         parts.append(ChainPart(next_id, skip, read.items[skip:]))

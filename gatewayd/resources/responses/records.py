@@ -97,6 +97,7 @@ def replace(connection: Connection, kept: StoredResponse) -> None:
     body = kept.body
     told = {"cuts": kept.cuts, "is_broken": kept.is_broken}
     connection.execute(
+        # Conditional on the status: a response that was cancelled or deleted is not overwritten.
         update(responses)
         .where(responses.c.id == body["id"], responses.c.status.in_(RUNNING))
         .values(status=body["status"], body={**body, _TOLD: told, **_kept_cut(kept.chain_cut)})
@@ -122,6 +123,7 @@ def shown(connection: Connection, tenant: str, response_id: str) -> bytes:
     Raises:
         NotFound: the tenant has no such response.
     """
+    # Values stay raw JSON: only the names of the outer fields are decoded.
     fields = _fields(_text_of(connection, responses.c.body, tenant, response_id))
     return msgspec.json.encode({k: v for k, v in fields.items() if k not in (_TOLD, _CUT)})
 
@@ -151,6 +153,7 @@ def input_items(
         found.reverse()
     first = 0
     if page.after is not None:
+        # Decodes the id of each item and skips the rest, which may be large.
         ids = [_named(item).id for item in found]
         if page.after not in ids:
             raise InvalidRequest(f"there is no item {page.after[:128]!r}", param="after")
@@ -214,6 +217,7 @@ def _item(
     of_item = _ITEM.fullmatch(item_id)
     looked_at = 0
     if of_item is not None:
+        # Both ids begin with nanoseconds: a response is created before its items.
         before = responses.c.id <= f"resp_{of_item[1]}"
         mine = select(responses.c.id).where(responses.c.tenant == tenant, before)
         last = mine.order_by(responses.c.id.desc()).limit(_LAST)

@@ -19,6 +19,7 @@ from gatewayd.http.schema.responses import (
 )
 from gatewayd_hooks.protocols import Usage
 
+# Longer names first: each is replaced before a shorter one that it begins with.
 _NAMES = (
     ("max_completion_tokens", "max_output_tokens"),
     ("response_format.json_schema.schema", "text.format.schema"),
@@ -43,6 +44,7 @@ def chat_body(request: ResponseRequest, items: Iterable[dict[str, Any]]) -> dict
         "max_completion_tokens": request.max_output_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
+        # Whatever the client asked for: a response is always built from deltas.
         "stream": True,
         "logprobs": wants_logprobs,
         "top_logprobs": request.top_logprobs if wants_logprobs else None,
@@ -102,6 +104,7 @@ def with_response_fields(error: GatewayError) -> GatewayError:
     """Rename fields in an error from the chat completion's names to those of this route."""
     error.message = _renamed(error.message)
     error.param = None if error.param is None else _renamed(error.param)
+    # The exception's own text, which logs show.
     error.args = (error.message,)
     return error
 

@@ -74,6 +74,7 @@ class ResponseCreate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        # Before the body is read: `queue_timeout` counts from here.
         arrival = self._services.clock()
         request, ignored = await receive_request(self._services, ResponseRequest, scope, receive)
         _check(request)
@@ -85,8 +86,10 @@ class ResponseCreate:
     async def _check_room(self, scope: Scope, hold: TenantShare) -> None:
         """Refuse a response that does not fit, by its body's size; count it while it runs."""
         num_bytes = RESPONSE_BYTES + scope[BODY_BYTES]
+        # Room for lines of a batch was checked when the batch was accepted.
         if ACCEPTED not in scope.get("extensions", ()):
             await self._room.check(principal_of(scope), num_bytes)
+        # Without an await after the check; see `TenantShare`.
         hold.add(num_bytes)
 
     async def _serve(
@@ -123,12 +126,14 @@ class ResponseCreate:
         response_id = new_id("resp_")
         progress = ResponseProgress(answer, initial_response(request, response_id, "in_progress"))
         departure = disconnect_signal(scope, receive)
+        # Not for background responses, which go on without their client.
         departure.add_listener(answer.abandon)
         try:
             if request.stream:
                 await self._stream(progress, answer, given, send, ignored)
             else:
                 await progress.finish()
+                # Before the answer: its id may be used in the next request.
                 await self._store(progress.body, given)
                 headers = [JSON_HEADER, *ignored_header(ignored)]
                 headers += answer.headers()
@@ -146,6 +151,7 @@ class ResponseCreate:
         start: Callable[[], Awaitable[StartedResponse]],
     ) -> tuple[ResponseLog, dict[str, Any]]:
         """Start a background response."""
+        # Before the work of preparing it; held until the response has ended.
         self._background.cap.reserve(tenant)
         try:
             answer, items, cut = await start()
@@ -153,6 +159,7 @@ class ResponseCreate:
                 body = initial_response(request, new_id("resp_"), "in_progress")
                 await self._store(body, _Given(tenant, items, cut))
             except BaseException:
+                # The generation runs already, and would have no reader.
                 answer.close()
                 raise
         except BaseException:
@@ -192,11 +199,13 @@ class ResponseCreate:
         try:
             await pieces.write(self._events(progress, given, numbers))
         except (RequestRefusal, GatewayError) as error:
+            # The status is not sent yet, so that the error is an HTTP error.
             if not pieces.has_started:
                 raise
             body = {**progress.body, "status": "failed"}
             if body["error"] is None:
                 body["error"] = {"code": "server_error", "message": str(error)}
+            # Empty if the client has the initial events already.
             opening = numbers.opening({**body, "status": "in_progress", "error": None})
             last = numbers.event({"type": "response.failed", "response": body})
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
@@ -207,6 +216,7 @@ class ResponseCreate:
         self, progress: ResponseProgress, given: _Given, numbers: EventEncoder
     ) -> AsyncIterator[bytes]:
         async for event in progress.events():
+            # With the first event and not before: until then a refusal has a status of its own.
             yield numbers.opening(progress.body) + numbers.event(event)
         # Before the final event: a client that has read the end may continue from it.
         await self._store(progress.body, given)
@@ -245,6 +255,7 @@ class ResponseDelete:
         await self._database.write(
             lambda connection: records.remove(connection, tenant, response_id)
         )
+        # After the row: storing the end of the run then has no effect.
         await self._background.stop_deleted(response_id)
         await send_json(send, {"id": response_id, "object": "response", "deleted": True})
 

@@ -72,6 +72,7 @@ async def start_response(
         GatewayError: the request is refused.
     """
     seconds = request.queue_timeout
+    # The time that reading and parsing took counts as well.
     left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
         preparing = _prepare(services, conversations, request, request_id, principal.tenant)
@@ -161,6 +162,7 @@ async def count(
 
 
 async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
+    # Validating a long conversation would block the event loop.
     return (await body_threads.run_in_thread(lambda: check(ChatRequest, make())))[0]
 
 
@@ -193,6 +195,7 @@ class ResponseProgress:
         reason: str | None = None
         try:
             async for delta in self._answer:
+                # The last delta may come without one.
                 reason = delta.finish_reason or reason
                 for event in self._output.add_parts(delta.parts, delta.logprobs):
                     yield event
@@ -200,6 +203,7 @@ class ResponseProgress:
             self.fail(refusal.message)
             raise
         is_cut = reason == "length"
+        # Items close before the body is built, which has their final texts.
         for event in self._output.end("incomplete" if is_cut else "completed"):
             yield event
         self.body = completed_response(

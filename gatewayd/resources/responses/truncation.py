@@ -32,13 +32,16 @@ async def most_that_fits(
         ContextLengthExceeded: even the shortest part is too long.
         GatewayError: as ``attempt`` does.
     """
+    # Whole first: most conversations fit, at the cost of one attempt.
     first, *shorter = possible_starts(conversation)
     try:
         return TruncatedConversation(await attempt(truncated(conversation, first)), first)
     except ContextLengthExceeded:
         if not shorter:
             raise
+    # The shortest next: if even that is too long, its error is the answer.
     found = await attempt(truncated(conversation, shorter[-1]))
+    # Binary search; `shorter[high]` fits and is `found`, everything before `low` is too long.
     low, high = 0, len(shorter) - 1
     while low < high:
         middle = (low + high) // 2
@@ -63,6 +66,7 @@ def possible_starts(items: Sequence[Item]) -> list[int]:
     found = [0]
     for at in range(1, len(items)):
         is_turn = _role(items[at]) == "user"
+        # Within the last turn: between the rounds of tool calls that followed the question.
         is_step = at > last and _is_output(items[at - 1]) and not _is_output(items[at])
         if is_turn or is_step:
             found.append(at)

@@ -84,10 +84,12 @@ class BudgetLedger:
         if self._reserving is None or self._reserving.done():
             self._reserving = asyncio.create_task(self._reserve(), name="reservations")
         try:
+            # A future for each request, so that its cancellation leaves the transaction alone.
             await written
         except (asyncio.CancelledError, StoreUnavailable):
             self.withdraw(entry)  # it may have been written
             raise
+        # After the commit: marks without a reservation would say nothing.
         slot = self.marks.allocate(entry.id)
         if slot is not None:
             self._slots[entry.id] = slot
@@ -99,6 +101,7 @@ class BudgetLedger:
         Returns:
             The charge: ``spent``, or all prompt tokens if engines computed without reporting any.
         """
+        # An engine that reports no tokens must not make its time free; see ADR 0048.
         if spent.engine_seconds > 0 and not spent.prompt_tokens:
             spent = self._floored(entry, spent)
         self._settle(entry, spent)
@@ -122,6 +125,7 @@ class BudgetLedger:
         return spent._replace(prompt_tokens=entry.asked.prompt_tokens, cached_tokens=0)
 
     def _settle(self, entry: LedgerEntry, spent: Spent | None) -> None:
+        # Appended before the task is looked at: a running one writes it, too.
         self._left.append(Settlement(entry, spent))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="ledger")
@@ -134,6 +138,7 @@ class BudgetLedger:
     def close(self, submit: Callable[[list[Settlement]], object]) -> None:
         """Stop the background tasks, and hand pending settlements to the final writer."""
         if self._writing is not None:
+            # The outcome of its transaction is unknown: settling twice has no effect.
             self._writing.cancel()
         if self._reserving is not None:
             self._reserving.cancel()
@@ -148,6 +153,7 @@ class BudgetLedger:
             try:
                 await self._reserve_together(some)
             except asyncio.CancelledError:
+                # Their callers wait for futures, not for this task.
                 for _, written in (*some, *self._wanted):
                     written.cancel()
                 raise
@@ -173,6 +179,7 @@ class BudgetLedger:
                 return
             told = [error]
         for (_, written), refusal in zip(some, told, strict=True):
+            # Cancelled during the write: its withdrawal is queued behind this commit.
             if written.done():
                 continue
             if refusal is None:
@@ -182,6 +189,7 @@ class BudgetLedger:
 
     async def _write(self) -> None:
         while self._left:
+            # Removed only once written: `close` hands over what is left.
             some = self._left[:_AT_ONCE]
             await until_done(
                 lambda some=some: self._database.write(  # type: ignore[misc]
@@ -190,6 +198,7 @@ class BudgetLedger:
             )
             del self._left[: len(some)]
             for settled in some:
+                # Marks last until the settlement is on the disk.
                 slot = self._slots.pop(settled.entry.id, None)
                 if slot is not None:
                     self.marks.free(slot)

@@ -40,6 +40,7 @@ from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence import reservation_seals
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
+# Check and reservation in one statement: no row is changed if the budget is too small.
 _RESERVE = PreparedStatement(
     update(budgets)
     .where(
@@ -61,6 +62,7 @@ _RESERVE = PreparedStatement(
         reserved_tags=func.coalesce(budgets.c.reserved_tags, 0) + bindparam("tag"),
     )
 )
+# One parameter for any number of ids, so that the statement is compiled once.
 _AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 _RELEASE = PreparedStatement(
     delete(reservations)
@@ -79,6 +81,7 @@ _MOVE = PreparedStatement(
     .values(
         used_tokens=budgets.c.used_tokens + bindparam("tokens"),
         used_micros=budgets.c.used_micros + bindparam("micros"),
+        # Never below 0, or rows edited in the database could enlarge a budget.
         reserved_tokens=func.max(0, budgets.c.reserved_tokens - bindparam("released_tokens")),
         reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
         # NULL, as initially, while nothing is reserved.
@@ -122,11 +125,13 @@ def reserve(
     for entry in entries:
         asked, price = entry.asked, entry.price
         at, begin = begins.get(asked.tenant, (None, 0))
+        # Read again for any other second, also an earlier one: the clock may be set.
         if at != entry.created_at:
             begin, _ = advance_period(connection, asked.tenant, entry.created_at)
             begins[asked.tenant] = entry.created_at, begin
         amount = {"tokens": asked.tokens, "micros": entry.micros}
         tag = reservation_seals.tag_of(secret, entry.id)
+        # A refusal does not end the batch: later requests may still fit.
         if _RESERVE.run(connection, whose=asked.tenant, tag=tag, **amount).rowcount != 1:
             refused[entry.id] = _refusal(connection, entry)
             continue
@@ -181,6 +186,7 @@ def charge(
         at: Unix time of the usage row.
     """
     moved = _BudgetChange()
+    # Moved from reserved to used: their sum, and what is left of the budget, stay the same.
     moved.tokens = moved.released_tokens = amounts.tokens
     moved.micros = moved.released_micros = amounts.micros
     moved.released_tags = amounts.tags
@@ -205,10 +211,13 @@ def settle(connection: Connection, settlements: Sequence[Settlement], secret: Se
     moves: dict[tuple[str, int], _BudgetChange] = defaultdict(_BudgetChange)  # by tenant and period
     for entry, spent in settlements:
         row = released.pop(entry.id, None)
+        # Settled before, by a retry of a write whose outcome was unknown; or never written.
         if entry.id in settled or (row is None and spent is None):
             continue
+        # If these have an entry twice the first one counts.
         settled.add(entry.id)
         tenant = entry.asked.tenant
+        # By period, too: an entry may begin the next period amid the others.
         move = moves[tenant, _period_of(connection, entry, row, secret)]
         if entry.is_reserved:
             # The amounts that were reserved, whatever its row says now.
@@ -285,6 +294,7 @@ def _refusal(connection: Connection, entry: LedgerEntry) -> InsufficientQuota:
     """Build the refusal: what remains, what is needed, and when more becomes available."""
     refusal, row = _reasoned(connection, entry)
     left: list[int] = []
+    # Reserved amounts count as used: what is offered must be admitted now.
     if row.most_tokens is not None:
         left.append(row.most_tokens - row.used_tokens - row.reserved_tokens)
     if row.most_micros is not None:
@@ -295,6 +305,7 @@ def _refusal(connection: Connection, entry: LedgerEntry) -> InsufficientQuota:
     offers = [entry.asked.shorter(min(left))]
     if row.budget_period is not None:
         is_enough = row.most_tokens is None or entry.asked.tokens <= row.most_tokens
+        # A new period helps only a request that fits into an empty budget.
         if is_enough and (row.most_micros is None or entry.micros <= row.most_micros):
             seconds = end_of(row.budget_period, entry.created_at) - entry.created_at
             offers.append({"after_seconds": seconds})
@@ -309,6 +320,7 @@ def _reasoned(connection: Connection, entry: LedgerEntry) -> tuple[InsufficientQ
         ("tokens", row.most_tokens, row.used_tokens, asked.tokens),
         ("millionths", row.most_micros, row.used_micros, entry.micros),
     ):
+        # Reservations do not count: what they alone prevent may fit once they settle.
         if most is not None and used + wanted > most:
             again = ""
             if row.budget_period is not None and wanted <= most:

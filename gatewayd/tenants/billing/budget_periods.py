@@ -51,6 +51,7 @@ def advance_period(connection: Connection, tenant: str, at: int) -> tuple[int, i
         return 0, -1
     period, current_begin = found
     begin = begin_of(period, at)
+    # The common case, without a write.
     if begin <= current_begin:
         return current_begin, begin
     connection.execute(_TURN, {"whose": tenant, "begin": begin})
@@ -79,6 +80,7 @@ def change_period(
     begin = begin_of(period, now)
     since = (usage.c.tenant == tenant) & (usage.c.created_at >= begin)
     tokens = usage.c.prompt_tokens + usage.c.completion_tokens
+    # Summed up from rows, since the sums in the budget are of the former period.
     used = connection.execute(
         select(func.coalesce(func.sum(tokens), 0), func.coalesce(func.sum(usage.c.micros), 0))
         .select_from(usage)

@@ -34,6 +34,7 @@ class RequestedCost(NamedTuple):
 
     def shorter(self, tokens: int) -> dict[str, Any] | None:
         """The change with which it takes at most ``tokens``; None if no change helps."""
+        # The prompt is fixed; only the length of the answers can shrink, each by the same.
         each = (tokens - self.prompt_tokens) // self.answers
         return {self.length_param: each} if 0 < each < self.most_tokens // self.answers else None
 

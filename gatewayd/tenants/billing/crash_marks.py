@@ -23,6 +23,7 @@ from gatewayd.store.atomic_files import write_all
 _log = logging.getLogger(__name__)
 
 NAME = "marks"
+# 64 bytes: id, generated, prompt and cached tokens. No slot crosses a page.
 _SLOT = struct.Struct("<48sqII")
 _COUNTS = struct.Struct("<qII")
 _COUNTS_AT = 48
@@ -53,6 +54,7 @@ def read_marks(file: Path) -> dict[str, Mark]:
         whole = content[: len(content) // _SLOT.size * _SLOT.size]
         for name, generated, prompt, cached in _SLOT.iter_unpack(whole):
             if name[0]:
+                # Marks are not sealed: a negative number would lower the charge.
                 mark = Mark(max(0, generated), prompt, cached)
                 found[name.rstrip(b"\0").decode("ascii", "replace")] = mark
     return found
@@ -87,6 +89,7 @@ class Marks:
         if not self._free and not self._grow():
             return None
         slot = self._free.pop()
+        # Clears the counts of the request that had the slot before.
         _SLOT.pack_into(self._mapped(), slot * _SLOT.size, name.encode(), 0, 0, 0)
         return slot
 
@@ -112,16 +115,19 @@ class Marks:
 
     def _grow(self) -> bool:
         """Double the slots, or allocate the first; return False if the disk is full."""
+        # A full disk must not cost each request a system call and a log line.
         if self._clock() < self._next:
             return False
         before = 0 if self._memory is None else len(self._memory)
         size = 2 * before or _FIRST_SLOTS * _SLOT.size
         try:
+            # Blocks first: without them a write to mapped memory would end the process by SIGBUS.
             os.posix_fallocate(self._file, 0, size)
             if self._memory is None:
                 # Clear names of the previous process, in blocks that are allocated already.
                 os.ftruncate(self._file, size)
                 os.lseek(self._file, 0, os.SEEK_SET)
+                # By system calls: unlike mapped memory they report a full disk as an error.
                 write_all(self._file, bytes(size))
                 self._memory = mmap.mmap(self._file, size)
             else:

@@ -32,6 +32,7 @@ class Price(NamedTuple):
             output: generated tokens.
         """
         whole = (prompt - cached) * self.input + cached * self.cached + output * self.output
+        # Rounded up with integers: floor division of the negative.
         return -(-whole // _MILLION)
 
     def most(self, prompt: int, output: int) -> int:
@@ -68,6 +69,7 @@ class Prices(NamedTuple):
 
     def of(self, model: str) -> Price | None:
         """The price of a model; None for none."""
+        # Before the wildcard, which may be cheaper than the price that was edited.
         if model in self.doubted:
             return None
         return self.known.get(model) or self.known.get(OTHERS)

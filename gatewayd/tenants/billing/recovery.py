@@ -99,6 +99,7 @@ def examine(
     rows = its.read(connection, secret)
     ids = [row.entry.id for row in rows if row.entry is not None]
     settled = budget_ledger_sql.with_usage(connection, ids) if ids else set[str]()
+    # Valid seal and not settled yet.
     good = {row: row.entry for row in rows if row.entry is not None and row.id not in settled}
     bad = [row for row in rows if row not in good]
     found = [_fault(row) for row in bad]
@@ -108,16 +109,19 @@ def examine(
     for row in good:
         by_tenant[row.tenant].append(row)
     for tenant, period, begin, *amounts in connection.execute(_BUDGETS):
+        # Its amounts may be edited themselves; its keys are refused anyway.
         if integrity.doubts_budget(faults, tenant):
             continue
         has = Amounts(*amounts)
         current = [row for row in by_tenant[tenant] if _is_of(begin, row)]
         gap = has.less(its.sum_of(secret, (good[row] for row in current)))
+        # The sealed budget and its rows agree.
         if gap == Amounts():
             continue
         what = "are not all there: it is charged for the missing"
         if not _is_explained(secret, gap, tenant, bad, known):
             gap, what = has, "are not those of its budget: it is charged for all, the"
+            # Settled rows may be among them, which a valid seal does not show.
             refused += [row.number for row in current]
             for row in current:
                 del good[row]
@@ -138,6 +142,7 @@ def settle(connection: Connection, lost: LostRequests, secret: ServerSecret) -> 
     now = int(time.time())
     for tenant, amounts, period, begin in lost.missing:
         # In the period of the budget, which may be over by now.
+        # Otherwise at the begin of that period, so that a report of it includes them.
         at = now if begin_of(period, now) == begin else begin
         budget_ledger_sql.charge(connection, tenant, amounts, at)
 
@@ -169,6 +174,7 @@ def _is_explained(
     If so, no settled row was restored among the valid rows.
     """
     edited = {row.id for row in bad if row.tenant == tenant}
+    # The tags that are missing are those of the edited rows.
     if gap.tags == sum(its.tag_of(secret, one) for one in edited):
         return True
     return any(gap.tags == its.tag_of(secret, one) for one in {*known, *(row.id for row in bad)})
@@ -181,5 +187,6 @@ def _at_its_mark(entry: LedgerEntry, known: Mapping[str, Mark]) -> Settlement:
     if generated and not prompt:  # tokens are never generated without a computed prompt
         prompt = asked.prompt_tokens
     prompt = min(prompt, asked.prompt_tokens)
+    # Bounded by what was reserved, since marks are not sealed.
     spent = Spent("lost", prompt, min(cached, prompt), min(generated, asked.most_tokens))
     return Settlement(entry, spent)

@@ -32,10 +32,12 @@ def aggregate(connection: Connection, count: int) -> None:
 
     A settlement that is retried must find its row: rows that may still be retried must be kept.
     """
+    # By id, which begins with the time of the request.
     oldest = select(usage).where(_SINGLE).order_by(usage.c.id).limit(count)
     rows = connection.execute(oldest).all()
     if not rows:
         return
+    # An hour may be aggregated in several parts: each adds to the row of the ones before.
     statement = sqlite.insert(usage)
     added = {name: usage.c[name] + statement.excluded[name] for name in _ADDED}
     added["created_at"] = func.max(usage.c.created_at, statement.excluded.created_at)

@@ -112,10 +112,12 @@ def append(
     """
     last = head_of(connection)
     before = last.mac
+    # Tells `was_sealed` that there were seals, even if they are deleted later.
     if not last.seq and seals.has_seals(connection):
         before = _FIRST_SEALED
     row = AuditRow(last.seq + 1, int(at), actor, action, target, _text(detail), "")
     row = row._replace(mac=_seal(secret, before, row))
+    # A trigger planted in the database may drop the row without an error.
     if connection.execute(insert(audit).values(row._asdict())).rowcount != 1:
         raise StoreUnavailable("the audit log cannot be written: see gatewayd audit")
     return Head(row.seq, row.mac)
@@ -125,6 +127,7 @@ def record_fault(connection: Connection, secret: ServerSecret, fault: str, at: f
     """Record a fault, unless the last row records the same."""
     detail = {"fault": fault}
     last = rows(connection, 1)
+    # The same fault is found at each verification until it is repaired or accepted.
     if last and (last[0].action, last[0].detail) == (BROKEN, _text(detail)):
         return Head(last[0].seq, last[0].mac)
     return append(
@@ -208,13 +211,16 @@ def verify(
     kept = read(secret, file)
     if since is None or not _holds(connection, since, kept):
         since = VerifiedAudit(Head(0, _FIRST), hashlib.sha256())
+    # A copy: hashing into `since` itself would spoil it for a later verification.
     before, so_far = since.head, since.digest.copy()
     found: str | None = None
+    # From the beginning without a condition, so that numbers below 1 are found, too.
     query = select(audit).where(audit.c.seq > before.seq) if before.seq else select(audit)
     for row in map(AuditRow._make, connection.execute(query.order_by(audit.c.seq))):
         is_sealed = _is_sealed(secret, before.mac, row) or (
             not before.seq and _is_sealed(secret, _FIRST_SEALED, row)
         )
+        # An operator has accepted exactly the rows so far: earlier faults do not count.
         if is_sealed and _accepts(row, so_far.hexdigest()):
             found = None
         elif found is None:
@@ -231,6 +237,7 @@ def _holds(connection: Connection, since: VerifiedAudit, kept: HeadFile | None) 
     query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
     if connection.execute(query).scalar_one() != head.seq:
         return False
+    # The file may be older than the store, after a kill between commit and write.
     if kept is not None and 0 < kept.head.seq <= head.seq and not has_row(connection, kept.head):
         return False
     return not head.seq or has_row(connection, head)
@@ -252,10 +259,12 @@ def _fault_of_end(
     connection: Connection, secret: ServerSecret, name: str, kept: HeadFile | None, end: Head
 ) -> str | None:
     state = seals.state_of(connection, secret)
+    # The sealed state first: it is written in the same transaction as the row.
     if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
         return found
     if state is None and (made := _made(connection)) > end.seq:
         return f"audit rows are missing: {end.seq} cannot record {made} tenants and keys"
+    # After the first row the process may have been killed before it wrote the file.
     if kept is None:
         return None if end.seq <= 1 else f"{name} is missing or was changed"
     if kept.head.seq > end.seq:
@@ -305,6 +314,7 @@ def write_head(secret: ServerSecret, file: Path, head: Head, changes: int) -> No
         changes: number of changes of sealed rows so far.
     """
     kept, before = HeadFile(head, changes), read(secret, file)
+    # Unchanged files are not rewritten: the disk may be full.
     if not head.seq or kept == before:
         return
     if before is None or before.head != head:
@@ -326,6 +336,7 @@ def read(secret: ServerSecret, file: Path) -> HeadFile | None:
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
         head = Head(int(found["seq"]), str(found["mac"]))
+        # Without a number in files of older programs.
         kept = HeadFile(head, int(found.get("changes", 0)))
         is_ours = hmac.compare_digest(str(found["seal"]).encode(), _seal_of(secret, kept).encode())
     except (OSError, ValueError, KeyError):
@@ -334,6 +345,7 @@ def read(secret: ServerSecret, file: Path) -> HeadFile | None:
 
 
 def _seal_of(secret: ServerSecret, kept: HeadFile) -> str:
+    # As older programs sealed it, where there is no number.
     told = f" {kept.changes}" if kept.changes else ""
     return secret.seal(f"head {kept.head.seq} {kept.head.mac}{told}".encode())
 

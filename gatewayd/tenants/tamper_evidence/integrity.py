@@ -66,6 +66,7 @@ def seal_once(connection: Connection, secret: ServerSecret, file: Path, at: floa
     Returns:
         Whether it was sealed now.
     """
+    # A planted trigger could change what is sealed.
     if schema_check.faults(connection):
         return False
     head = audit.head_of(connection)
@@ -74,8 +75,10 @@ def seal_once(connection: Connection, secret: ServerSecret, file: Path, at: floa
         is_open = seals.is_pristine(connection) and seals.state_of(connection, secret) is None
     else:
         is_open = not (seals.has_seals(connection) or audit.was_sealed(connection, secret))
+    # Sealing a store with faults would accept them.
     if not is_open or audit.fault(connection, secret, file) is not None:
         return False
+    # Audited first, so that the state sealed below has this row as its head.
     if head.seq:
         head = audit.append(
             connection,
@@ -97,6 +100,7 @@ def seal_reservations_once(connection: Connection, secret: ServerSecret, report:
     A reservation without a seal afterwards was not written by the daemon.
     """
     state = seals.state_of(connection, secret)
+    # Once: a later row without a seal was inserted from outside.
     if state is None or seals.RESERVATIONS in state.totals:
         return
     if not report.all:
@@ -157,6 +161,7 @@ def accept(
         detail={"faults": report.all, "rows": audit.digest(connection)},
     )
     kept = audit.read(secret, file)
+    # Not below the number in the head file, or each verification would report an older store.
     seals.seal_everything(connection, secret, 0 if kept is None else kept.changes, *head)
     return report.all
 
@@ -189,6 +194,7 @@ def trusted(everything: AccessRows, faults: tuple[SealFault, ...]) -> AccessRows
     tenants = [
         row
         for row in everything.tenants
+        # Its operator repairs the rest, and needs no key for it.
         if row.id == DEFAULT_TENANT
         or (is_trusted("tenants", row.id) and is_trusted("budgets", row.id))
     ]

@@ -21,6 +21,7 @@ from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
+# Sums of 32,768 tags of 48 bits fit into SQLite's 64-bit integers.
 _TAG_BYTES = 6
 _NAMES = [column.name for column in reservations.c if column.name != "seal"]
 _READ = f"SELECT rowid, CAST(seal AS BLOB), {', '.join(_NAMES)} FROM reservations"
@@ -125,6 +126,7 @@ def seal_all(connection: Connection, secret: ServerSecret) -> None:
     update = "UPDATE reservations SET seal = ? WHERE rowid = ?"
     for number, _, *values in _rows(connection, _READ):
         if _entry(values) is not None:
+            # By rowid, since an edited id may be of any type.
             raw.execute(update, (_seal(secret, tuple(values)), number))
     for row in read(connection, secret):
         if row.entry is not None:
@@ -138,6 +140,7 @@ def seal_all(connection: Connection, secret: ServerSecret) -> None:
 
 
 def _held(secret: ServerSecret, number: int, seal: bytes | None, *values: Any) -> HeldReservation:  # noqa: ANN401 - SQLite's
+    # The seal before the content: only what the daemon wrote is parsed.
     is_ours = seal is not None and hmac.compare_digest(seal, _seal(secret, values))
     entry = _entry(values) if is_ours else None
     begin = -1 if entry is None else values[-1]
@@ -155,6 +158,7 @@ def _entry(values: Sequence[Any]) -> LedgerEntry | None:
     created_at, prompt, tokens, micros, *prices, _ = numbers
     asked = RequestedCost(request_id, tenant, key_id, endpoint, model, prompt, tokens - prompt)
     entry = LedgerEntry(entry_id, asked, Price(*prices), created_at, True)
+    # A row of the daemon has the amount that its own prices give.
     return entry if entry.micros == micros and 0 <= prompt <= tokens else None
 
 

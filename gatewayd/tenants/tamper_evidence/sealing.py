@@ -31,6 +31,7 @@ _AUDIT = audit_table.name
 
 
 def _triggers() -> list[str]:
+    # Temporary triggers are not in `sqlite_master`, which `schema_check` reads.
     made = [
         f"CREATE TEMP TRIGGER of_{_AUDIT} AFTER INSERT ON main.{_AUDIT} BEGIN "
         f"INSERT OR IGNORE INTO changed VALUES ('{_AUDIT}', NEW.seq, NULL); END"
@@ -71,6 +72,7 @@ def seal_changes(engine: Engine, secret: ServerSecret) -> None:
 
     engine.dispose()  # connections without triggers
     event.listen(engine, "connect", record_changes)
+    # Called before COMMIT: seals are part of the transaction.
     event.listen(engine, "commit", seal)
 
 
@@ -109,6 +111,7 @@ def _seal(connection: Connection, secret: ServerSecret, seen: _SealingState) -> 
     ).fetchall()
     if not changed:
         return
+    # In any case: rows that are not sealed now must not be sealed by the next transaction.
     raw.execute("DELETE FROM temp.changed")
     if not seen.is_ours(connection):
         return
@@ -119,6 +122,7 @@ def _seal(connection: Connection, secret: ServerSecret, seen: _SealingState) -> 
     for kind, row_id, old in changed:
         if kind == _AUDIT:
             continue
+        # One state for all rows of the transaction, each with the next number.
         after = seals.reseal(connection, secret, state, kind, row_id, old)
         if after is not None:
             state = after
@@ -135,6 +139,7 @@ def _with_end(
 ) -> seals.SealState:
     """The state with the new head of the audit log, after rows were appended."""
     head = audit.head_of(connection)
+    # Appended and sealed by `seal_everything` in this transaction.
     if head == audit.Head(state.audit_seq, state.audit_mac):
         return state
     cut = audit.cut(connection, state, first)
@@ -142,5 +147,6 @@ def _with_end(
     if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
         _log.error("audit log is incomplete: %s", cut)
         head = audit.record_fault(connection, secret, cut, time.time())
+        # Its row is the head below, and must not count in the next transaction.
         raw_of(connection).execute("DELETE FROM temp.changed")
     return state._replace(audit_seq=head.seq, audit_mac=head.mac)

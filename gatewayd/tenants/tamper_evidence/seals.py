@@ -134,6 +134,7 @@ def is_pristine(connection: Connection) -> bool:
         query = f"SELECT {', '.join(names)} FROM {table.name}"
         for row in raw.execute(query):
             values = dict(zip(names, row, strict=True))
+            # 0, NULL and empty text are what a new row has.
             others += any(value and value != _USUAL.get(name) for name, value in values.items())
     return not others
 
@@ -147,6 +148,7 @@ def state_of(connection: Connection, secret: ServerSecret) -> SealState | None:
         )
         .fetchone()
     )
+    # Verified before its JSON is parsed.
     if row is None or not _is(row[-1], _state_mac(secret, row[:-1])):
         return None
     changes, totals, seq, mac, _ = row
@@ -187,14 +189,18 @@ def reseal(
     version = 0
     if seal is not None:
         version, mac = seal
+        # The row was edited before this change: sealing it now would accept the edit.
         if not _is(mac, _mac(secret, kind, row_id, version, old)):
             return None
+    # A row without a seal was inserted from outside.
     elif old is not None:
         return None
     found = raw.execute(_ONE[kind], (row_id,)).fetchone()
+    # Deleted rows keep a seal over None, so that a restored one is noticed.
     changes = state.changes + 1
     mac = _mac(secret, kind, row_id, changes, None if found is None else found[0])
     raw.execute(_PUT, (kind, row_id, changes, mac))
+    # Updated by the difference: the cost does not depend on the size of the table.
     total = state.totals.get(kind, 0) + changes - version
     return state._replace(changes=changes, totals={**state.totals, kind: total})
 
@@ -214,6 +220,7 @@ def seal_everything(
     raw = raw_of(connection)
     state = state_of(connection, secret)
     if state is not None:
+        # A number that is used twice would let an older row match its sum.
         changes = max(changes, state.changes)
     raw.execute("DELETE FROM seals")
     raw.execute("DELETE FROM seal_state")
@@ -249,6 +256,7 @@ def _faults_of(
     seals: dict[Any, tuple[Any, Any]],
 ) -> list[SealFault]:
     found: list[SealFault] = []
+    # Including seals of deleted rows.
     total = sum(version for version, _ in seals.values() if isinstance(version, int))
     for row_id, content in raw.execute(_ALL[kind]):
         version, mac = seals.pop(row_id, (0, None))
@@ -258,8 +266,10 @@ def _faults_of(
             )
         elif not _is(mac, _mac(secret, kind, row_id, version, content)):
             found.append(SealFault(kind, _id_or_empty(row_id), "was changed"))
+        # A valid seal of a state after the stored one.
         elif version > state.changes:
             found.append(SealFault(kind, _id_or_empty(row_id), "is newer than the sealed state"))
+    # What is left has no row: valid for rows that the daemon deleted.
     for row_id, (version, mac) in seals.items():
         if not _is(mac, _mac(secret, kind, row_id, version, None)):
             found.append(SealFault(kind, _id_or_empty(row_id), "is missing"))

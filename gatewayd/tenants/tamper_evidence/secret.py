@@ -33,6 +33,7 @@ class ServerSecret:
     __slots__ = ("_keys", "_reservations", "_salts", "_seals")
 
     def __init__(self, value: bytes) -> None:
+        # A key for each purpose: a digest of one kind is never valid as another.
         def derived(label: bytes) -> bytes:
             return hmac.digest(value, label, "sha256")
 
@@ -53,6 +54,7 @@ class ServerSecret:
 
     def reservation(self, content: bytes) -> bytes:
         """The MAC of a reservation; keyed BLAKE2b, since each request has two."""
+        # Copies the state after the key, which saves hashing it for each MAC.
         mac = self._reservations.copy()
         mac.update(content)
         return mac.digest()

@@ -131,5 +131,6 @@ def downgrade() -> None:
         op.drop_index(op.f(f"ix_{table}_tenant"), table)
         # In place: Alembic would recreate the table, which would delete results of batches.
         op.execute(f"ALTER TABLE {table} DROP COLUMN tenant")
+    # `tenants` last: `keys` and `budgets` reference it.
     for table in ("audit", "usage", "reservations", "prices", "keys", "budgets", "tenants"):
         op.drop_table(table)

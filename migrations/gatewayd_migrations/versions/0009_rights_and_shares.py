@@ -63,6 +63,7 @@ def upgrade() -> None:
         ],
         sa.PrimaryKeyConstraint("tenant", name="pk_kept"),
     )
+    # Triggers first, then the sums of existing rows; both within one transaction.
     for table, column, size, owner, changing in _COUNTED:
         old, new = (size.format(which) for which in ("OLD", "NEW"))
         for event, amount, row in (
@@ -91,6 +92,7 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Drop the triggers, the table and the columns."""
+    # Triggers before the table that they write to.
     op.execute("DROP TRIGGER kept_batches_results")
     for table, *_ in _COUNTED:
         for event in ("insert", "update", "delete"):

@@ -34,12 +34,15 @@ class Bounded:
         Raises:
             GrammarRefused: it takes too long.
         """
+        # A call over its limit still has a place: what it compiles cannot be interrupted.
         if not self._places.acquire(timeout=self._seconds):
             raise GrammarRefused(f"{_AT_ONCE} slow grammars are being compiled already; try again")
         done: Future[T] = Future()
         with _starting:
             before = threading.stack_size(STACK_BYTES)
             try:
+                # A daemon thread, so that a call that never returns does not block the exit of the
+                # process.
                 threading.Thread(target=self._work, args=(call, done), daemon=True).start()
             finally:
                 threading.stack_size(before)

@@ -150,6 +150,7 @@ class CallObject:
         if self._key == "name" and self._name is None:
             return self._parse_name()
         if self._key in ARGUMENTS and is_new:
+            # With the name known, arguments can be emitted while they are generated.
             if self._name is not None and self._unread[0] == "{":
                 self._emit_call(parts)
                 self._span, self._state = JsonSpan(), self._stream_arguments
@@ -250,6 +251,7 @@ class CallObject:
         """Return a complete value as it was written; None while it is incomplete."""
         if self._unread[0] in '{["':
             span = self._span = self._span or JsonSpan()
+            # Scanning continues where it ended, so that a long value is scanned once.
             end = self._num_seen = span.feed(self._unread, self._num_seen)
             is_whole = span.is_done
         else:
@@ -258,6 +260,7 @@ class CallObject:
                 self._break()
                 return None
             end = found.end()
+            # A number or a word ends only with the character after it.
             is_whole = end < len(self._unread)
         if not is_whole:
             return None
@@ -269,6 +272,7 @@ class CallObject:
 def _decoded(text: str) -> str | None:
     """Return a decoded JSON string; None if it is none, or cannot be encoded as UTF-8."""
     try:
+        # Not strict, as models write line breaks in strings.
         value = json.loads(text, strict=False)
         if isinstance(value, str):
             value.encode()  # lone surrogates may be written, but are not valid text

@@ -139,6 +139,8 @@ def _tags(where: str, found: dict[str, Any]) -> Tags:
     else:
         frame["triggers"] = found.get("triggers")
     frame["structures"] = [Structure(tag.begin, True, tag.end)._asdict() for tag in tags]
+    # Validated as a structural tag without schemas, whose three levels are an object, a list and
+    # objects in it.
     return Tags(tuple(tags), read_structural_tag(json.dumps(frame), 3))
 
 

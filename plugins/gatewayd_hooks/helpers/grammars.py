@@ -134,6 +134,7 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
         raise GrammarRefused("structural_tag.structures must be a list of at least one object")
     heads = shortest(triggers)
     read = tuple(_structure(i, one, heads) for i, one in enumerate(structures))
+    # Sorted, so that the first one not before a trigger is the only candidate.
     begins = sorted({structure.begin for structure in read})
     for trigger in triggers:
         at = bisect_left(begins, trigger)
@@ -164,6 +165,7 @@ def shortest(texts: Iterable[str]) -> list[str]:
 
 def head_of(text: str, heads: Sequence[str]) -> str | None:
     """Return the element of ``shortest`` that a text begins with; None if there is none."""
+    # Heads are no prefixes of each other, so only the last one not after the text can match.
     at = bisect_right(heads, text)
     return heads[at - 1] if at and text.startswith(heads[at - 1]) else None
 

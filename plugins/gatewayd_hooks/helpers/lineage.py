@@ -30,6 +30,7 @@ class Lineage:
         self._last += 1
         self._born[page] = self._last
         self._children[page] = 0
+        # A parent that is not known counts as none.
         self._parent[page] = parent if parent >= 0 and self._born[parent] else _NONE
         if self._parent[page] >= 0:
             self._parent_born[page] = self._born[parent]

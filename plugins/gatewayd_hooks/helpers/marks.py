@@ -44,6 +44,7 @@ class MarkFinder:
             at, mark = found
             self._held, self._is_behind = "", True
             return Found(text[:at].rstrip(), mark, text[at + len(mark) :])
+        # Whitespace before a possible delimiter is held back, too: it is dropped if that is one.
         end = len(text[: len(text) - held_back(text, self._marks)].rstrip())
         self._held = text[end:]
         if end:

@@ -58,6 +58,7 @@ class Fields:
         value = self._values.get(name, *default)
         value = value.lower() if isinstance(value, str) else value
         for each in known:
+            # In Python True equals 1, but in a configuration they mean different things.
             if type(value) is type(each) and value == each:
                 return value
         raise self.refused(name, f"is {_shown(value)}; {expected}")
@@ -194,6 +195,7 @@ def _shown(value: object) -> str:
 
 def _cut(text: str) -> str:
     cut = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    # Control characters of a checkpoint must not reach an operator's terminal.
     return cut if cut.isprintable() else ascii(cut)
 
 

@@ -62,6 +62,7 @@ def spanning(
     steps = (1 << bits) - 1
     low, high = least.clamp(max=0.0), most.clamp(min=0.0)
     reach = 2 * high.maximum(-low) if is_symmetric else high - low
+    # Rounded to float16 before codes are computed, so that codes fit the stored scales.
     scales = (reach / steps).clamp(min=_LEAST_SCALE).half().float()
     if not scales.isfinite().all():
         raise ValueError("it has numbers that are not finite, or too large for scales of float16")
@@ -124,4 +125,5 @@ def zeros_of(weight: GroupedWeight) -> torch.Tensor:
     """Return the zero points, uint8 ``[rows, groups]``, of a weight returned by ``made``."""
     if weight.offsets is None:
         return weight.scales.new_zeros(weight.scales.shape).byte()
+    # The quotient is a zero point except for its last digits.
     return weight.offsets.div(weight.scales).neg_().round_().byte()

@@ -12,6 +12,7 @@ from typing import Any
 from gatewayd_hooks.guiding import GrammarRefused
 
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+# In old drafts `items` may be a list of schemas, and `type` contain some.
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items", "type", "extends", "disallow")
 _ONES = (
     "items",
@@ -92,6 +93,7 @@ def subschemas(schema: object, path: str = "") -> Iterator[tuple[str, dict[str, 
 
     Constants and property names are not mistaken for schemas.
     """
+    # A stack instead of recursion, as schemas are a client's.
     open_: list[tuple[str, object]] = [(path, schema)]
     while open_:
         place, one = open_.pop()
@@ -127,6 +129,7 @@ def check_schema(
     Raises:
         GrammarRefused: a keyword or a format is not supported, or there are too many schemas.
     """
+    # Counted while they are found, so that a huge schema is refused early.
     for count, (place, one) in enumerate(subschemas(schema), 1):
         if count > most:
             raise GrammarRefused(f"json_schema has more than {most:,} schemas in it")

@@ -33,8 +33,10 @@ class Shortage:
         Call once per step, when it is planned.
         """
         if view.unplaced:
+            # `_free` is the number with which the plan that found no pages was made.
             self._lacked = max(self._free, self._lacked)
         self._free = view.free_pages
+        # More pages are free than when it failed: worth another try.
         if self._free > self._lacked:
             self._lacked = -1
         return self._lacked >= 0

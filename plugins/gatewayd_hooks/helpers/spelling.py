@@ -35,6 +35,7 @@ def spelling_of(decoder: Mapping[str, Any]) -> Spelling | None:
     has_bytes = is_fused = False
     num_stripped = 0
     for step in steps:
+        # Steps of other types, or in another order, may act on several tokens at once.
         match step:
             case {"type": "Replace", "pattern": {"String": old}, "content": new} if not (
                 has_bytes or is_fused

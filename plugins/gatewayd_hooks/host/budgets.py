@@ -79,6 +79,7 @@ class OverrunCounts:
     def _count_over(self, key: Key, figures: str, budget: float) -> None:
         times = self._times[key] = self._times.get(key, 0) + 1
         if times == PATIENCE:
+            # Counted from 0 again, as the overrun is reported.
             del self._times[key]
             reason = f"{key[1]} took {figures}, as often before; its budget is {1000 * budget:g} ms"
             self._overruns[key] = Overrun(*key, reason)

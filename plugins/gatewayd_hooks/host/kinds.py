@@ -41,6 +41,7 @@ class KindSpec:
         names = {
             name
             for base in self.protocol.__mro__
+            # Optional parts are Protocols of their own, so all methods of these are required.
             if getattr(base, "_is_protocol", False)
             for name, value in vars(base).items()
             if callable(value) and (name == "__len__" or not name.startswith("_"))

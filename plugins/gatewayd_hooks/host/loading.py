@@ -112,6 +112,7 @@ class PluginHost:
                 config = decode(entry.plugin, info.config_type, settings)
             with _fence(entry, "build"):
                 strategy = info.build(config)
+                # Checked here, so that no step is the first to find that a method is missing.
                 missing = [
                     method
                     for method in KINDS[kind].methods
@@ -175,6 +176,7 @@ class PluginHost:
 
     @contextmanager
     def _noting_failure(self, entry: Entry) -> Iterator[None]:
+        # Cleared only if loading returns: a process that dies meanwhile leaves the plugin's name.
         self._telltale(entry.plugin)
         try:
             yield
@@ -201,6 +203,7 @@ class PluginHost:
     def _caller(self, hook: str, plugin: Any) -> pluggy.HookCaller:  # noqa: ANN401
         with self._lock:
             others = [other for other in self._plugins.values() if other is not plugin]
+            # pluggy can exclude plugins from a call, but not select them.
             return self._hooks.subset_hook_caller(hook, remove_plugins=others)
 
     def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
@@ -208,6 +211,7 @@ class PluginHost:
         if entry.module not in self._plugins:
             _check_files(entry)
             with _fence(entry, f"import of {entry.module}"):
+                # Outside the lock: an import may take seconds, and Python imports a module once.
                 plugin = entry.load()
             with self._lock:
                 # Another thread may have been faster.
@@ -221,6 +225,7 @@ class PluginHost:
                 self._hooks.register(plugin, entry.module)
                 self._refuse_unknown_hooks(entry, plugin)
         except PluginError:
+            # Otherwise the hooks of a refused plugin would be called.
             self._hooks.unregister(name=entry.module)
             raise
         self._plugins[entry.module] = plugin

@@ -28,6 +28,7 @@ class Marker:
     """
 
     def __init__(self, buffer: bytearray | mmap.mmap, fd: int | None = None) -> None:
+        # Stores of single bytes need no lock: a reader sees the old number or the new one.
         self.bytes = memoryview(buffer)
         self.path = "" if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
         self._buffer = buffer
@@ -61,6 +62,7 @@ class Marker:
         except (OSError, ValueError):
             return cls.private()
         finally:
+            # The mapping stays valid without its descriptor.
             os.close(fd)
 
     def number(self, name: str) -> int:

@@ -85,6 +85,7 @@ class Watched:
         value = getattr(self._strategy, name)
         if callable(value):
             value = self._plugin_times.timed(self._kind, self._name, name, value)
+            # Later lookups find the attribute and do not come here.
             setattr(self, name, value)
         return value
 
@@ -150,6 +151,7 @@ class PluginTimes:
         account = self._account(kind, name, method)
         account.calls += 1
         account.seconds += seconds
+        # Counts as returned by `take_spent`, which is for calls that are timed here.
         account.reported += seconds
         account.longest = max(account.longest, seconds)
 
@@ -219,11 +221,15 @@ class PluginTimes:
     def _timed(
         self, account: Account, method: Callable[..., Any], *, has_budget: bool
     ) -> Callable[..., Any]:
+        # Bound once: this wrapper is on the path of every call of a strategy.
         clock, mark, number = time.perf_counter, self._marker.bytes, account.number
 
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any method
+            # Calls nest, and the outer one goes on with its own start time.
             outer, since = self.current, self.since
             try:
+                # Before `current`: the watchdog reads both at any time, and must not see this call
+                # with the start of an earlier one.
                 began = self.since = clock()
                 self.current = account
                 mark[0] = number
@@ -241,6 +247,7 @@ class PluginTimes:
                     if spent > account.longest:
                         account.longest = spent
                     if has_budget:
+                        # The accounts to settle, so that a step does not visit all that exist.
                         if not account.due:
                             self._due.append(account)
                         account.due += spent

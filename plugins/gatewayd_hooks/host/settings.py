@@ -39,6 +39,7 @@ def _from_here(config_type: type[StrategyConfig], settings: Mapping[str, Any]) -
     for key, field in config_type.model_fields.items():
         extra, value = field.json_schema_extra, found.get(key)
         is_path = isinstance(extra, dict) and bool(extra.get("is_path"))
+        # A strategy expands `~` itself, in the process in which it runs.
         if is_path and isinstance(value, str) and value and not value.startswith("~"):
             found[key] = os.path.join(working_folder(), value)
     return found
@@ -63,6 +64,7 @@ def _problem(table: type[BaseModel], detail: ErrorDetails) -> str:
             f"known settings: {', '.join(known)}" if known else "the table has no settings"
         )
     rule = detail["msg"].replace("Input should", "it should", 1).removeprefix("Value error, ")
+    # The value would be printed and logged.
     if is_secret(table, str(detail["loc"][0])):
         return f"{key} is not allowed: {rule}"
     return f"{key} is {detail['input']!r}: {rule}"

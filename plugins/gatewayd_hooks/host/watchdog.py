@@ -72,6 +72,7 @@ class Watchdog:
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         plugin_times = self._plugin_times
+        # The timer also rings between calls.
         if plugin_times.current is None:
             return
         limit = self._limit

@@ -171,6 +171,7 @@ def _path(location: tuple[int | str, ...]) -> str:
         elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
             path += f".{part}"
         elif part.lstrip("-").isdigit():
+            # A key that is a number, such as a token of `logit_bias`.
             path += f".{part[:16]}"
     return path
 

@@ -81,6 +81,7 @@ def few_entries(names: Sequence[str] = ("content", "tool_calls")) -> BeforeValid
             some = holder.get(name)
             if type(some) is list:
                 count += len(some)
+                # Beyond the limit the exact number does not matter.
                 if depth and count <= MAX_ENTRIES:
                     count += sum([entries(one, depth - 1) for one in some])
         return count

@@ -18,8 +18,10 @@ _NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 
 def has_too_many(body: bytes) -> bool:
     """Whether a body has more than ``MOST_VALUES`` lists, objects and strings."""
+    # Each value takes a byte at least.
     if len(body) <= MOST_VALUES:
         return False
+    # An upper bound, as marks within strings count, too.
     if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= MOST_VALUES:
         return False
     return num_values(body) > MOST_VALUES

@@ -43,6 +43,8 @@ def decode_object(body: bytes) -> dict[str, Any]:
 def _check_unique(body: bytes) -> None:
     """Check that no key is duplicated; first, so that its temporaries are freed before decoding."""
     try:
+        # `raw_decode` does not skip whitespace at the beginning; what follows is checked by
+        # msgspec.
         _find_duplicates(body.decode().lstrip())
     except ValueError:
         _decode(body)  # its message is shorter
@@ -51,6 +53,7 @@ def _check_unique(body: bytes) -> None:
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:
     """Refuse a duplicate key: two parsers would read two different requests."""
+    # None in place of each object, so that the parsed document is not kept in memory.
     if len(dict(pairs)) == len(pairs):
         return
     seen = set()

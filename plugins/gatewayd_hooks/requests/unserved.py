@@ -64,6 +64,7 @@ def _within(value: object, given: object) -> Sequence[str]:
     found: list[str] = []
     if type(value) is list and type(given) is list:
         for at, one in enumerate(value):
+            # Validation keeps the entries of a list and their order.
             shape = SHAPES.get(type(one))
             if shape is not None and (paths := _of_table(one, shape, given[at])):
                 found += [f"[{at}]{path}" for path in paths]

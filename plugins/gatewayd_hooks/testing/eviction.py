@@ -16,6 +16,7 @@ from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.samples.states import refuses_strange_states
 
 _PAGES = 12
+# Names that are repeated are drawn more often.
 _EVENTS = st.lists(
     st.tuples(st.sampled_from(["use", "use", "victim"]), st.integers(0, _PAGES - 1)), max_size=120
 )
@@ -143,6 +144,7 @@ class EvictionConformance:
             for event, which, priority, seconds in events:
                 if event == "come" and free:
                     page = free.pop(which % len(free))
+                    # Any page but the new one may be its parent, in any order of eviction.
                     parents = [-1, *held, *cached]
                     origin = PageOrigin(
                         parents[which % len(parents)], which % 5, b"", priority, seconds
@@ -197,6 +199,7 @@ class EvictionConformance:
                 if on_cached is not None:
                     on_cached(page, PageOrigin(page - 1 if page % 3 else -1, page % 3))
             pin(1, 3600.0)
+            # As an engine does, the ends of prefixes first.
             for page in (2, 1, 0, 5, 4, 3):
                 strategy.release(page)
             pin(5, 3600.0)
@@ -209,6 +212,7 @@ class EvictionConformance:
             assert pinned is None or not list(pinned()), "and no evicted page"
             for page in reversed(order):
                 strategy.release(page)
+            # Were the pins still in force, both pages would be among the last two.
             first = {strategy.victim() for _ in range(4)}
             assert first & set(order[-2:]), "a pin ends when its page is evicted"
 

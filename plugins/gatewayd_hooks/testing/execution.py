@@ -110,6 +110,7 @@ class ExecutorConformance:
     ) -> None:
         monkeypatch.setenv("GATEWAYD_API_KEY", "canary")
         reader, writer = os.pipe()
+        # As a library of the daemon might, by mistake.
         os.set_inheritable(writer, True)
         try:
             with (
@@ -198,6 +199,7 @@ class ExecutorConformance:
                     os.write(writer, f"{process.pid}\n".encode())
                     time.sleep(600)
             finally:
+                # Without the exit handlers of pytest, which are the parent's.
                 os._exit(1)
         os.close(writer)
         try:

@@ -85,6 +85,7 @@ class FakeQueue:
         if None not in self._by_slot:
             grow(self.view)
             self._by_slot.extend([None] * len(self._by_slot))
+        # The last free one, so that slots are not in order of arrival.
         slot = len(self._by_slot) - 1 - self._by_slot[::-1].index(None)
         sequence = FakeSequence(slot, prompt + output, min(cached, prompt - 1), priority, tenant)
         self._by_slot[slot] = sequence
@@ -215,6 +216,8 @@ class FakeQueue:
             if (sequence := self._by_slot[slot]) is not None
         ]
         waiting = [(s, count) for s, count in grants if not (s.is_running or s.held)]
+        # Running sequences get their pages first, and if one is preempted for them nothing is
+        # admitted.
         stays = self.preemptions
         for sequence, count in [grant for grant in grants if grant[0].is_running]:
             self._allocate(sequence, count)
@@ -223,6 +226,7 @@ class FakeQueue:
         self.view.unplaced = frozenset(s.slot for s, _ in waiting if not s.is_running)
         for sequence in held:
             sequence.held -= 1
+        # Steps that neither compute nor preempt: two in a row break the rule of ``Plan``.
         is_idle = not any(s.is_running for s, _ in grants) and self.preemptions == before
         self.idle_steps = self.idle_steps + 1 if is_idle and self.running else 0
         for sequence, count in grants:
@@ -273,6 +277,7 @@ class FakeQueue:
         for sequence, _ in grants:
             slot = sequence.slot
             num_tokens = int(self.view.num_tokens[slot])
+            # As in the engine: pages that running sequences still need stay free for them.
             promised = sum(
                 max(0, self._pages_for(int(self.view.num_tokens[other.slot])) - other.pages)
                 for other in self.running
@@ -282,6 +287,7 @@ class FakeQueue:
             self.waiting.remove(sequence)
             self.running.append(sequence)
             sequence.is_running = True
+            # Cached pages are shared, in the engine; here each sequence has its own.
             sequence.pages = self._pages_for(sequence.cached)
             self.view.num_computed[slot] = min(sequence.cached, num_tokens - 1)
             self._show_running()
@@ -289,10 +295,12 @@ class FakeQueue:
 
     def _compute(self, sequence: FakeSequence, count: int) -> None:
         view, slot = self.view, sequence.slot
+        # A cached prefix may leave fewer tokens than were granted.
         count = min(count, int(view.num_tokens[slot] - view.num_computed[slot]))
         sequence.computed += count
         view.num_computed[slot] += count
         sequence.pages = max(sequence.pages, self._pages_for(int(view.num_computed[slot])))
+        # The last token was computed, and its logits give the next one.
         if view.num_computed[slot] == view.num_tokens[slot]:
             view.num_tokens[slot] += 1
             if view.num_tokens[slot] == sequence.length:

@@ -27,6 +27,7 @@ _CHOICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=40)
 
 def allowed(matcher: Matcher) -> list[int]:
     """Return the tokens that may come next, in order."""
+    # All ones at first, so that a mask that is not overwritten completely is noticed.
     mask = np.full(-(-VOCAB_SIZE // 32), -1, np.int32)
     matcher.fill(mask)
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
@@ -194,6 +195,7 @@ class GuideConformance:
             matchers += ended
             for count in (1, 2, len(matchers)):
                 some = matchers[-count:]
+                # Filled with other bits, for the same reason as in ``allowed``.
                 masks = np.full((count, -(-VOCAB_SIZE // 32)), 7, np.int32)
                 guide.fill_many(some, masks)
                 for matcher, mask in zip(some, masks, strict=True):
@@ -206,6 +208,7 @@ class GuideConformance:
             shared = self.known(guide)
 
             def follow(_: int) -> list[list[int]]:
+                # Grammars that threads share, and some that each compiles itself.
                 own = [*shared, *self.known(guide)]
                 return [self._firsts(grammar, sample.right[0]) for sample, grammar in own]
 

@@ -159,6 +159,7 @@ class KvCodecConformance:
         with self.opened() as codec:
             records = self.encoded(codec, values)
             size = records.shape[-1]
+            # Records at even addresses within wider rows, as in pages of a pool.
             room = torch.full((_TOKENS, _HEADS, size + 6), 9, dtype=torch.uint8)
             codec.encode(wide[:, _HEADS:], room[..., 2 : 2 + size])
             assert torch.equal(room[..., 2 : 2 + size], records)

@@ -119,6 +119,7 @@ class KvCompressionConformance:
             together.run(_STEPS)
         for row, start in starts.items():
             with self.opened() as strategy:
+                # In another row: results must not depend on its number either.
                 alone = Decoding(strategy, {7 - row: start})
                 alone.run(_STEPS)
             expected = [one[1:] for one in together.selected if one[0] == row]

@@ -64,6 +64,7 @@ class KvTierConformance:
         fetch, ready = getattr(strategy, "fetch", None), getattr(strategy, "ready", None)
         if fetch is not None and ready is not None:
             deadline = time.monotonic() + _PATIENCE
+            # A tier may lose pages meanwhile, so both are asked again.
             while ready(keys) < strategy.find(keys):
                 assert time.monotonic() < deadline, "pages were fetched but never became ready"
                 fetch(keys)
@@ -79,6 +80,7 @@ class KvTierConformance:
             assert len(strategy) == 0
             assert strategy.find([_key(1)]) == 0
             assert len(strategy.put(_key(1), given_)) == 0
+            # The engine reuses the page at once.
             given_[:] = 0
             assert strategy.find([_key(1)]) == 1
             (page,) = self.at_hand(strategy, [_key(1)])
@@ -123,6 +125,7 @@ class KvTierConformance:
                         assert number in known
                         assert np.array_equal(page, _page(number)), "evicted other bytes"
                         assert strategy.find([key]) == 0, "still has a page that it evicted"
+                    # Fewer is allowed: a tier may lose a page at any time.
                     assert len(strategy) <= before + 1 - len(evicted)
                     known.add(first)
                 elif event == "get":

@@ -16,6 +16,7 @@ from gatewayd_hooks.testing.fakes import engine_resources
 
 _VOCAB = 48
 _ROWS = 6
+# Some tokens are repeated, and some occur in both, for penalties.
 _PROMPT = (5, 6, 5, 7, 30)
 _OUTPUT = (9, 5, 9, 12)
 _STRANGE = (True, False, -1, 0, 2**63 - 1, -1e300, 1e300, "", "no such thing")

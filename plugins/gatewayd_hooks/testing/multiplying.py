@@ -98,6 +98,7 @@ def weights() -> Iterator[GroupedWeight]:
             yield _integers(rows, columns, groups, 8, torch.int8)
     grouped = _integers(128, 256, 8, 4, torch.uint8)
     order = torch.randperm(256, generator=torch.Generator().manual_seed(3))
+    # Columns of a group are scattered, as with the activation order of GPTQ.
     yield grouped._replace(group_of=(order // 32).to(torch.int32))
     # Zero points need not be integers.
     assert grouped.offsets is not None
@@ -142,12 +143,14 @@ def _check_product(one: Taken, lines: int) -> None:
     assert made.shape == (lines, case.form.rows), f"{list(made.shape)} of {lines} rows"
     assert (made.dtype, made.device.type) == (case.form.dtype, case.form.device.type)
     _check_near(one, made, x)
+    # `out` is a strided view of it: what is next to it must stay NaN.
     room = torch.full((lines, case.form.rows + 8), float("nan")).to(made)
     out = room[:, : case.form.rows]
     assert product(x, out=out) is out, "out must be returned"
     _check_near(one, out, x)
     assert room[:, case.form.rows :].isnan().all(), "it wrote outside of out"
     if lines:
+        # Strided inputs, as parts of a merged projection are.
         wide = x.repeat(1, 2)[:, : case.form.columns]
         _check_near(one, product(wide), x)
     assert torch.equal(x, before), "it modified its input"
@@ -168,6 +171,7 @@ def check_again(one: Taken) -> None:
     x = case.inputs(3)
     first = product(x)
     kept = first.clone()
+    # Another number of rows, so that a buffer that is reused would be overwritten.
     product(case.inputs(17))
     assert torch.equal(first, kept), "it wrote into an earlier result"
     assert torch.equal(product(x), kept)

@@ -51,6 +51,7 @@ _CALLS = st.lists(
 _SPLITS = st.lists(st.integers(1, 7), min_size=1, max_size=8)
 _PLAIN = st.text("abc, .!\n", max_size=30)
 _JSON = ['{"name": "', "f", '", ', '"arguments": ', '"parameters": ', "{}", "}", "{", "[", "]"]
+# Fragments of calls in any order, most of them invalid: parsers must agree for these as well.
 _BITS = [*_JSON, ",", ";", " ", "\n", '"', "\\", "null", '"f"', "x", '{"a": 1}', '"{}"']
 
 

@@ -18,6 +18,7 @@ from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.samples.states import refuses_strange_states
 from gatewayd_hooks.testing.simulation.fake_pages import FakePages
 
+# Names that are repeated are drawn more often.
 _EVENTS = st.lists(
     st.tuples(
         st.sampled_from(
@@ -115,6 +116,7 @@ class PrefixCacheConformance:
     ) -> None:
         """Also where salt and tokens together are the same bytes, split elsewhere."""
         (salt, tokens), (other_salt, other_tokens) = first, second
+        # Bytes of the salt read as tokens: a key that just concatenates both would be the same.
         swapped = np.frombuffer((salt + _ids(*tokens).tobytes())[: 4 * len(tokens)], np.int32)
         with self.opened(page_size=1) as cache:
             trail = cache.begin(_ids(*tokens), salt)

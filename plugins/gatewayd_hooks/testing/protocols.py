@@ -131,6 +131,8 @@ class ProtocolConformance:
 
     def _variants(self) -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
         """Return results of tables and handlers, with many values for each field of each table."""
+        # Each value is put into a request that is otherwise valid, if there is a sample of its
+        # route.
         sample = [one for one in self.conversations() if one.body.startswith(b"{")]
         own = {(one.method, one.path): one.json() for one in sample}
 

@@ -200,6 +200,7 @@ class QuantizerConformance:
                         assert (error <= torch.maximum(weight.abs() * FLOAT_ERROR, least)).all()
                     elif made.codes.dtype in EIGHT_BITS:
                         step = spread(made, made.scales).abs()
+                        # Half a step, and some rounding.
                         assert (error <= 0.501 * step).all()
                     else:
                         least = spread(made, made.scales).abs() * 2.0**-6
@@ -264,6 +265,7 @@ class QuantizerConformance:
     def test_a_fit_is_better_than_rounding_and_can_be_read_back(self) -> None:
         """Measured on the outputs; inputs are divided only where they may be."""
         for writer, strategy in self._fitting():
+            # With and without columns whose inputs are always 0, whose Gram matrix is singular.
             for is_foldable, spare in ((False, 9), (True, 0)):
                 one = site(is_foldable=is_foldable, spare=spare)
                 fit = strategy.fit(one)

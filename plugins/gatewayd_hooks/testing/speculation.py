@@ -86,6 +86,7 @@ class DrafterConformance:
     def test_the_same_events_give_the_same_drafts(self, events: Sequence[tuple[str, int]]) -> None:
         """Also in rows that had other sequences before."""
         with self.opened() as fresh, self.opened() as used:
+            # Other sequences first, whose state must not remain in the rows.
             self.play(used, [("step", 7), ("end", 1), ("step", 3)])
             _assert_equal(self.play(fresh, events), self.play(used, events))
 
@@ -151,6 +152,7 @@ class SpecControllerConformance:
             asked = self.decide(controller, view)
             drafted = random.integers(0, asked + 1)
             accepted = random.integers(0, drafted + 1)
+            # Of any duration: decisions must stay valid when measurements contradict each other.
             seconds = float(random.random()) / 100
             count = len(rows) + int(drafted.sum())
             controller.report(

@@ -153,6 +153,7 @@ class ConsoleScreen(Screen[None]):
         self.query_one(Banner).show(state.lost)
         self.query_one("#body").set_class(state.lost is not None, "stale")
         if state.snapshot is not None:
+            # One repaint for all widgets.
             with self.app.batch_update():
                 self.show(state)
 
@@ -167,6 +168,7 @@ class ConsoleScreen(Screen[None]):
 
     def chosen(self) -> list[Any]:
         """Return the marked rows, or the one under the cursor, of the focused or first table."""
+        # Stable: the focused table, or else the first.
         found = sorted(self.tables(), key=lambda table: not table.has_focus)
         return found[0].chosen() if found else []
 
@@ -188,6 +190,7 @@ class ConsoleScreen(Screen[None]):
             titles = [change.title for change in wanted]
             if not await self.app.push_screen_wait(Confirm(titles)):
                 return
+        # One at a time; a refused one does not keep the others from being applied.
         for change in wanted:
             try:
                 answer = await self.console.source.call(change.method, change.route, change.body)

@@ -78,6 +78,7 @@ class ExplainScreen(ConsoleScreen):
 
     def show(self, state: ConsoleState) -> None:
         """Reload the list when requests have finished, and refresh an unfinished one."""
+        # The list is a query: made when requests have ended, not for each snapshot.
         if state.history[-1].requests != self._ended:
             self._ended = state.history[-1].requests
             self._list()
@@ -97,6 +98,7 @@ class ExplainScreen(ConsoleScreen):
         if row is None or unique_id(row) == before:
             return
         self._under = unique_id(row)
+        # The highlight also moves when the row under it leaves the list: then nothing is chosen.
         is_moved = any(unique_id(each) == before for each in table.shown())
         if self._wanted in (None, before) or is_moved:
             self.go_to_request(self._under)
@@ -152,6 +154,7 @@ class ExplainScreen(ConsoleScreen):
         try:
             found = await explanation_of(self.console.source, request)
         except (DaemonUnreachable, AdminRefused) as error:
+            # Not finished, or not recorded any more: shown as the snapshot has it, if it has.
             self._found = None
             place.update(render_unfinished(self.console.shown, request) or Text(str(error)))
             return

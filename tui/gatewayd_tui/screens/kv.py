@@ -83,6 +83,7 @@ class KvScreen(ConsoleScreen):
             heat.set_cells([])
             table.set_rows([])
             return
+        # Wraps around, also if there are fewer engines than before.
         self._engine %= len(pools)
         view = pools[self._engine]
         looks = by_tenant if self._is_by_tenant else by_state

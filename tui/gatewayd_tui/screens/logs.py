@@ -67,6 +67,7 @@ class LogsScreen(ConsoleScreen):
         lines = [
             line
             for line in state.logs
+            # Levels of other names are always shown.
             if (line.level not in LEVELS or LEVELS.index(line.level) >= self._lowest)
             and self._request in ("", line.request_id, line.x_request_id)
         ]
@@ -86,6 +87,7 @@ class LogsScreen(ConsoleScreen):
 
     def go_to_request(self, request: str) -> None:
         """Show only lines of a request."""
+        # All levels: the request may have no warning at all.
         self._request, self._lowest = request, 0
         self.refresh_state()
 

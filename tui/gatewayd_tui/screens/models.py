@@ -104,6 +104,7 @@ def model(snapshot: Snapshot) -> Text:
     """Render name and sizes of the model, from the first engine that has loaded it."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(snapshot.daemon.model, "bold")
+    # All engines have the same model; one that is loading does not know its size yet.
     known = [engine for engine in snapshot.engines if engine.num_parameters]
     ready = sum(engine.state == "ready" for engine in snapshot.engines)
     text.append(f"   {ready} of {len(snapshot.engines)} engines are ready\n")

@@ -54,6 +54,7 @@ class OverviewScreen(ConsoleScreen):
         room = max(12, (self.app.size.width - 48) // 2)
         troubles = self.query_one("#troubles", Static)
         troubles.display = bool(snapshot.daemon.troubles)
+        # As Text, here and below: messages may be untrusted, and are never markup.
         troubles.update(
             Text("\n".join(f"✖ {each}" for each in snapshot.daemon.troubles), "bold red")
         )

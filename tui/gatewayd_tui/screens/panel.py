@@ -59,6 +59,7 @@ class PanelScreen(ConsoleScreen):
 
     def show(self, state: ConsoleState) -> None:
         """Call the plugin, unless a call is running or it has failed too often."""
+        # At most one call at a time: a slow panel skips snapshots instead of queueing them.
         if state.snapshot is not None and not self._is_asked and self._faults < MOST_FAULTS:
             self._is_asked = True
             self._ask(state.snapshot)
@@ -70,6 +71,7 @@ class PanelScreen(ConsoleScreen):
 
     @work(group="panel")
     async def _ask(self, snapshot: Snapshot) -> None:
+        # A copy of plain data: a plugin cannot change what other screens show.
         look = msgspec.to_builtins(snapshot)
         try:
             found = await call_in_thread(lambda: render_panel(self.PANEL, look), SHOW_SECONDS)
@@ -93,6 +95,7 @@ class PanelScreen(ConsoleScreen):
     async def _draw(self, found: PanelContent) -> None:
         text = self.query_one("#panel-text", Static)
         if found.columns != self._columns:
+            # Columns of a LiveTable are fixed, so another shape needs another table.
             await self.query(LiveTable).remove()
             self._columns = found.columns
             if found.columns:
@@ -124,6 +127,7 @@ def screens_of(
     """Return a screen for each panel; keys that are taken are not assigned again."""
     used, made = set(taken), []
     for plugin, panel in panels:
+        # The screen stays reachable from the command palette.
         key = "" if panel.key in used else panel.key
         used.add(key)
         name = f"{plugin}.{panel.id}"

@@ -172,6 +172,7 @@ class PluginsScreen(ConsoleScreen):
         if name is None:
             return
         settings = {} if name == "none" else await self._settings(kind, name)
+        # None is a cancelled form; without settings it is empty.
         if settings is not None:
             self.submit_changes([swap(kind, name, settings)])
 
@@ -188,6 +189,7 @@ class PluginsScreen(ConsoleScreen):
         if not values:
             return
         settings = {}
+        # Strategies that stay keep their settings.
         for name in [each for each in values["strategies"] if each not in before]:
             found = await self._settings(kind, name)
             if found is None:
@@ -227,6 +229,7 @@ def settings_of(found: PluginSettings) -> list[FormField]:
 def rows_of(installed: Sequence[PluginView], failed: Sequence[FailedPlugin]) -> list[PluginView]:
     """Return the plugin rows, failed ones first, including console plugins that failed here."""
     reasons = {each.plugin: each.reason for each in failed}
+    # The daemon does not load console plugins, so only this process knows what failed.
     rows = [row for row in installed if row.kind != "console" or row.name not in reasons]
     own = [
         PluginView(

@@ -119,11 +119,13 @@ class PrefixesScreen(ConsoleScreen):
             node.remove_children()
             node.add_leaf(Text(f"✖ {error}", "red"), None)
             return
+        # After the query: until then the node keeps its former children.
         node.remove_children()
         key = (lambda row: -saved(row)) if self._order == _ORDERS[1] else (lambda row: 0)
         for row in sorted(found.rows, key=key):
             if row.children:
                 child = node.add(label(row), row)
+                # Expanding loads its children as well, so that a rebuilt tree opens as before.
                 if parent_of(row) in self._open:
                     child.expand()
             else:
@@ -165,6 +167,7 @@ class PrefixesScreen(ConsoleScreen):
     def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
         """Reload the branch that was changed."""
         node = self.tree.cursor_node
+        # The parent, since the page itself may be evicted.
         self.fill(node.parent if node is not None and node.parent is not None else self.tree.root)
         said = eviction_message(answer)
         if said is not None:
@@ -176,6 +179,7 @@ class PrefixesScreen(ConsoleScreen):
         """Ask for the duration, and pin the page."""
         rows = self.chosen()
         if not rows:
+            # Shows the usual message that no row is selected.
             self.submit_changes([])
         for row in rows:
             title = f"Pin page {row.page} of engine {row.engine} and its prefix"

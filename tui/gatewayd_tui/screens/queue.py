@@ -38,6 +38,7 @@ COLUMNS: list[Column[WaitingView]] = [
     Column("tenant", 10, lambda r: r.tenant or "-", lambda r: r.tenant),
     Column("class", 8, lambda r: r.priority, lambda r: r.priority),
     Column("age", 6, lambda r: millis(r.age_ms), lambda r: r.age_ms, is_number=True),
+    # Negated, since numbers sort in descending order: the most urgent come first.
     Column("slack", 7, _slack, lambda r: -(r.slack_ms or 0.0), is_number=True),
     Column("prompt", 6, lambda r: count(r.prompt_tokens), lambda r: r.prompt_tokens, True),
     Column(
@@ -85,6 +86,7 @@ class QueueScreen(ConsoleScreen):
     @work
     async def action_bump_class(self) -> None:
         """Move the chosen requests to another class."""
+        # Before the dialog, during which rows move under the cursor.
         rows = self.chosen()
         if rows:
             word = await self.app.push_screen_wait(Choose("Move to which class?", CLASSES))

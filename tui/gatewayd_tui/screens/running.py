@@ -74,6 +74,7 @@ class RunningScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """Compose the table."""
+        # A request has a row for each of its choices.
         yield LiveTable(COLUMNS, lambda row: f"{unique_id(row)}#{row.choice}")
 
     def show(self, state: ConsoleState) -> None:

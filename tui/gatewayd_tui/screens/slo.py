@@ -62,6 +62,7 @@ def verdict(row: SloView) -> Cell:
     burn = [row.burn.get(window, 0.0) for window in _WINDOWS]
     if attainment(row) is None:
         return "- no data", "dim"
+    # Two windows, as in the alert rules: the short one ends the alert soon after its cause.
     if burn[0] > _FAST and burn[1] > _FAST:
         return "✖ page", "bold red"
     if burn[1] > _SLOW and burn[2] > _SLOW:

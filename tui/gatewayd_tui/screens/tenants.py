@@ -60,6 +60,7 @@ def _tokens(row: TenantView) -> Cell:
 
 
 def _budget(row: TenantView) -> Cell:
+    # Reserved tokens count as used when a request is admitted.
     return usage_cell(row.used_tokens + row.reserved_tokens, row.most_tokens)
 
 
@@ -110,6 +111,7 @@ KEYS: list[Column[Key]] = [
     Column("prefix", 16, lambda r: f"gw_{r.key}", lambda r: r.key),
     Column("name", 12, lambda r: r.name, lambda r: r.name),
     Column("state", 10, lambda r: state_of(r, time.time())),
+    # Keys that never expire come last.
     Column("expires", 10, _expiry, lambda r: r.expires_at or 10**12),
     Column("last used", 10, _last, lambda r: -(r.last_at or 0)),
     Column("scopes", 0, lambda r: " ".join(r.scopes)),
@@ -183,6 +185,7 @@ class TenantsScreen(ConsoleScreen):
     def _show_keys(self) -> None:
         tenant = self._tenants.current()
         name = None if tenant is None else tenant.tenant
+        # Filtered here: keys of all tenants come with one query.
         self._key_table.set_rows([key for key in self._found if key.tenant == name])
         title = self._trouble or ("keys" if name is None else f"keys of {name}")
         self._key_table.border_title = Content(title)
@@ -190,6 +193,7 @@ class TenantsScreen(ConsoleScreen):
     def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
         """Show a new secret, and reload the keys."""
         secret = answer.get("secret") if isinstance(answer, dict) else None
+        # Only creating and rotating a key answer with a secret.
         if secret is not None:
             self.app.push_screen(Secret(f"The secret of key {answer['key']}", secret))
         self.look_up()
@@ -209,6 +213,7 @@ class TenantsScreen(ConsoleScreen):
         """Ask for new limits of the tenant under the cursor."""
         tenant = self._tenants.current()
         if tenant is None:
+            # Shows the usual message that no row is selected.
             self.submit_changes([])
             return
         try:
@@ -228,6 +233,7 @@ class TenantsScreen(ConsoleScreen):
         tenant = self._tenants.current()
         asked = form_fields(KeyBody, None if tenant is None else {"tenant": tenant.tenant})
         values = await self.app.push_screen_wait(
+            # The tenant is filled in, so that its name is the first question.
             FormDialog("A new key", asked, None if tenant is None else "name")
         )
         if values:

@@ -44,6 +44,7 @@ class ScreenLine(Static):
         room = width - sum(len(key) + 2 for key, _ in screens)
         room -= sum(len(title) for key, title in screens if key == open_key)
         cut = max(map(len, others), default=0)
+        # Titles are cut to the same length until the line fits; keys are always whole.
         while cut > 1 and sum(min(cut, len(title)) for title in others) > room:
             cut -= 1
         text = Text(no_wrap=True, overflow="ellipsis")

@@ -45,6 +45,7 @@ def by_state(cells: str, owners: str) -> list[tuple[str, Style]]:
 def by_tenant(cells: str, owners: str) -> list[tuple[str, Style]]:
     """Return glyph and style of each cell by tenant: a capital if in use, lower case if cached."""
     looks: dict[tuple[str, str], tuple[str, Style]] = {}
+    # Once per distinct pair: maps have thousands of cells.
     for pair in set(zip(cells, owners, strict=False)):
         cell, owner = pair
         index = ord(owner) - 48
@@ -79,6 +80,7 @@ class HeatMap(ScrollView, can_focus=True):
         before = self._lines
         self._lines = [self._looks[i : i + width] for i in range(0, len(self._looks), width)]
         size = Size(width, len(self._lines))
+        # Another shape: every line may be elsewhere.
         if size != self.virtual_size or len(before) != len(self._lines):
             self.virtual_size = size
             self.refresh()

@@ -46,6 +46,7 @@ class Secret(ModalScreen[None]):
     def action_leave(self) -> None:
         """Discard the secret, also from the application's copy of the clipboard."""
         if self.app.clipboard == self._secret:
+            # Textual has no public way to clear it.
             self.app._clipboard = ""
         self._secret = ""
         self.dismiss()

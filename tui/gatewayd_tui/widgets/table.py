@@ -95,6 +95,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
     def set_rows(self, rows: Sequence[RowT]) -> None:
         """Replace the rows; only cells that differ are updated."""
         self._rows = rows
+        # Before the first resize there are no columns yet; `on_resize` shows the rows.
         if self._columns:
             self._renew()
 
@@ -171,6 +172,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
 
     def _lay_out(self) -> None:
         """Rebuild columns and rows, when columns or sorting change; not for new data."""
+        # Clearing the table moves its cursor to the top.
         key = self._current_key()
         self.clear(columns=True)
         self._order, self._by_key, self._slots, self._cells = [], {}, {}, {}
@@ -189,6 +191,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         """Update the shown rows to the wanted ones."""
         at, under = self.cursor_row, self._current_key()
         wanted = self._wanted()
+        # Slots whose rows are gone, for rows that are new.
         lent = [slot for key, slot in self._slots.items() if key not in wanted]
         self._slots = {key: slot for key, slot in self._slots.items() if key in wanted}
         for key, (_, cells) in wanted.items():
@@ -206,8 +209,10 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self.sort(_GUTTER, key=lambda cell: ranks[id(cell)])
         self._order = order
         self._by_key = {key: row for key, (row, _) in wanted.items()}
+        # Marks of rows that a filter hides stay; those of rows that are gone do not.
         self.marked &= set(map(self.key_of, self._rows)) | wanted.keys()
         if under is not None and order:
+            # The cursor follows its row, or stays where that one was.
             row = order.index(under) if under in wanted else min(at, len(order) - 1)
             if row != self.cursor_row:
                 self.move_cursor(row=row)

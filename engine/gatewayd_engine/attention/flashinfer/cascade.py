@@ -73,6 +73,7 @@ class CascadeAttention(FlashAttention):
         self._wrappers.plan_prefill(
             self._own,
             0,
+            # One query for every second sequence, none for those with shared pages.
             torch.arange(2 * n + 1, dtype=torch.int32) // 2,
             page_indptr,
             inputs.pages,
@@ -93,4 +94,5 @@ class _Merged:
         """See ``LayerRun``."""
         _, weight = self._own.run(q, paged_kv_cache, out=out, return_lse=True)
         shared, shared_weight = self._shared.run(q, paged_kv_cache, return_lse=True)
+        # Weighted by the log-sum-exp of both parts; the result is in ``out``.
         merge_state_in_place(out, weight, shared, shared_weight)

@@ -65,6 +65,7 @@ class RaggedChunks:
         host, n = inputs.host, inputs.host.num_decode
         query_indptr = host.query_indptr[n:] - n
         counts, num_pages = query_indptr.diff(), host.page_indptr[n:].diff()
+        # Tokens of each sequence before its chunk.
         cached = (num_pages - 1) * self._page_size + host.last_page_len[n:] - counts
         merges = bool(cached.any())
         if merges and not self._pays(counts.long()):
@@ -103,6 +104,7 @@ class RaggedChunks:
         queries[1::2] = query_indptr[1:]
         last_page_len = torch.empty(2 * len(cached), dtype=torch.int32)
         last_page_len[0::2] = cached - (full - 1).clamp_min(0) * size
+        # Where no page is left over, that sequence is empty.
         last_page_len[1::2] = torch.where(page_indptr[2::2] > page_indptr[1::2], size, 0)
         self._wrappers.plan_prefill(
             wrapper, 0, queries, page_indptr, inputs.pages, last_page_len, causal=False
@@ -142,6 +144,7 @@ class _Merged:
 def _behind(q: torch.Tensor, kv_heads: int) -> KeysValues:
     """Return views of the keys and values after queries, each ``[tokens, kv_heads, head_dim]``."""
     tokens, heads, dim = q.shape
+    # A token's keys and values follow its queries in the output of the QKV projection.
     first = q.storage_offset() + heads * q.stride(1)
     size = (tokens, kv_heads, dim)
     keys = q.as_strided(size, q.stride(), first)

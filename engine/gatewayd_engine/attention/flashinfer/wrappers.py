@@ -91,6 +91,7 @@ class Wrappers:
             paged_kv_last_page_len_buffer=inputs.last_page_len,
             backend="fa2",
         )
+        # Replaces the wrapper's own buffer, which is released.
         wrapper._int_workspace_buffer = self._ints[window]
         host = inputs.host
         # No pages to copy: the wrapper reads the step's tensor.
@@ -208,6 +209,7 @@ class Wrappers:
         """Assign the next pinned buffer to a wrapper, for its plan."""
         buffer, copied = self._staging[self._turn]
         self._turn = (self._turn + 1) % len(self._staging)
+        # Waits only if the device has not yet copied the plan that was in this buffer.
         copied.synchronize()
         wrapper._pin_memory_int_workspace_buffer = buffer
         try:

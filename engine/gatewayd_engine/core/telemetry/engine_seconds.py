@@ -93,6 +93,7 @@ class EngineTimeAccounting(ColumnSet):
             began: its launch, in seconds of a clock.
             now: its completion.
         """
+        # Where steps overlap, the time before the previous completion belongs to the previous step.
         seconds = max(0.0, now - max(began, self._last_completed))
         self._last_completed = now
         self.seconds += seconds
@@ -105,11 +106,13 @@ class EngineTimeAccounting(ColumnSet):
         self._by_slot[alive] += shares[is_alive]
         # A preempted sequence computes the same tokens again: the furthest position counts.
         self._reached[alive] = np.maximum(self._reached[alive], ends[is_alive])
+        # Removed since the launch: their usage so far is in `_leaving`.
         for index in np.flatnonzero(~is_alive).tolist():
             sequence = int(batch.sequences[index])
             usage = self._leaving.pop(sequence, None) or _SequenceUsage(prompt_len=_ANY)
             usage.seconds += float(shares[index])
             usage.reached = max(usage.reached, int(ends[index]))
+            # The token is discarded, but it was computed, and is charged (ADR 0048).
             usage.generated += int(batch.samples[index])
             self._ended.append((sequence, usage))
 
@@ -133,6 +136,7 @@ class EngineTimeAccounting(ColumnSet):
     def _on_removed(self, sequence: Sequence) -> None:
         slot, queue = sequence.slot, self._queue
         self.grow_columns(len(self._queue.ids))
+        # A placeholder is counted when its step completes.
         known = queue.view.num_tokens[slot] - queue.placeholders[slot]
         usage = _SequenceUsage(
             float(self._by_slot[slot]),

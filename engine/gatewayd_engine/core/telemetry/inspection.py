@@ -65,6 +65,7 @@ class Inspection:
         return Inspected(
             number=number,
             sequences=queue.ids[slots].tobytes(),
+            # Without the tokens of a step in flight, which the queue shows as computed.
             computed=_int32(view.num_computed[slots] - queue.in_flight[slots]),
             pages=_int32(queue.num_pages[slots] - queue.num_absent[slots]),
             cached=_int32(self._cached(slots)),
@@ -105,17 +106,21 @@ class Inspection:
         states[holders == 1] = _ACTIVE
         states[holders > 1] = _SHARED
         pinned = self.pinned()
+        # Pinned pages in use stay active or shared: cached and pinned ones add up to the metrics'
+        # number of cached pages (ADR 0022).
         states[pinned[states[pinned] == _CACHED]] = _PINNED
         return states
 
     def owners(self) -> NDArray[np.int32]:
         """Return the tenant number of each page; ``NO_TENANT`` for free pages."""
+        # The allocator remembers the last owner of a free page.
         is_free = ~self._pages.known() & (self._pages.holders() == 0)
         return np.where(is_free, np.int32(NO_TENANT), self._pages.owners())
 
     def _pool(self) -> PoolStats:
         states, owners = self.states(), self.owners()
         tenants = self._queue.tenants
+        # Shifted, because NO_TENANT is -1 and bincount takes no negative numbers.
         counts = np.bincount(owners + 1, minlength=len(tenants) + 1)[1:]
         order = np.argsort(-counts, kind="stable")[:MOST_OWNERS]
         order = order[counts[order] > 0]
@@ -145,6 +150,7 @@ def _cells(
         return 1, states, owners
     num_cells = -(-len(states) // each)
     padding = num_cells * each - len(states)
+    # 255 is no state, so padding is never the commonest one.
     blocks = np.pad(states, (0, padding), constant_values=255).reshape(num_cells, each)
     counts = np.stack([(blocks == state).sum(1) for state in range(len(PAGE_STATES))])
     commonest = counts.argmax(0).astype(np.uint8)

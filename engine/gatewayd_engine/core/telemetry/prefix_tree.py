@@ -41,6 +41,7 @@ class PrefixTreeBrowser:
         is_child = known & (parents == message.parent)
         below = _below(parents, known, is_child)
         found = np.flatnonzero(is_child)
+        # The largest subtrees first, because the list may be truncated.
         found = found[np.argsort(-below[found], kind="stable")]
         limit = max(1, min(message.limit, MOST_LIMIT))
         shown = found[:limit]

@@ -63,6 +63,7 @@ class TimeAttribution(ColumnSet):
         view = self._queue.view
         if view.unplaced:
             self._base = Cause.PAGES
+        # Rows are the limiting resource only if the step has tokens left.
         elif len(view.running) >= view.max_running and computes < view.token_budget:
             self._base = Cause.ROWS
         else:
@@ -78,8 +79,10 @@ class TimeAttribution(ColumnSet):
         """Mark the computed tokens of a preempted sequence as to be recomputed."""
         self.grow_columns(len(self._queue.ids))
         self._reset_reused(np.array([slot], np.int32))
+        # Chunk ends are recorded for prefill only: a decoding sequence has computed all tokens.
         is_decoding = self._reported[slot] == Cause.DECODE
         reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
+        # A second preemption during the recomputation must not lower it.
         self._reached[slot] = max(reached, self._reached[slot])
 
     def collect(self, batch: StepBatch | None, preempted: Sequence[int]) -> AttributedTime:
@@ -116,6 +119,7 @@ class TimeAttribution(ColumnSet):
         slots = batch.slots
         self._reset_reused(slots[is_alive])
         is_first = batch.starts < self._queue.prompt_len[slots]
+        # A chunk that extends beyond the lost tokens makes progress: prefill or decoding.
         is_again = batch.starts + batch.counts <= self._reached[slots]
         causes = np.where(
             is_again, Cause.RECOMPUTE, np.where(is_first, Cause.PREFILL, Cause.DECODE)
@@ -141,6 +145,7 @@ class TimeAttribution(ColumnSet):
         is_idle = queue.ids >= 0
         if batch is not None:
             is_idle[batch.slots] = False
+        # From the weakest cause to the strongest: later assignments take precedence.
         causes = np.where(queue.row < 0, np.int8(self._base), np.int8(Cause.TURN))
         for cause, deferred in self._deferral.by_cause:
             causes[list(deferred)] = cause

@@ -52,6 +52,8 @@ def decode_attention(
     if lines == 0:
         return
     group = num_heads // kv_heads
+    # Queries and heads of a KV head share tiles, for each of which keys are read once. tl.dot needs
+    # sides of at least 16.
     block_m, block_d = row_tile(width * group), max(triton.next_power_of_2(dim), 16)
     if ancestors is not None:
         mask = "tree"
@@ -59,10 +61,12 @@ def decode_attention(
         # The only query of a sequence sees its whole range.
         mask = "causal" if width > 1 or num_queries is not None else "all"
     keys, values = keys_values.unbind(1)
+    # Placeholders for absent tensors keep one signature; the constexpr flags leave them unread.
     partial = out if scratch is None else scratch
     shared_splits = 0 if shared is None else shared.splits
     shared_pages = last_page_len if shared is None else shared.num_pages
     counts = last_page_len if num_queries is None else num_queries
+    # Both kernels derive the same parts from these, so they must be called with the same values.
     sizes = {
         "SPLITS": splits,
         "SHARED_SPLITS": shared_splits,
@@ -74,6 +78,7 @@ def decode_attention(
         "BLOCK_D": block_d,
         "LEAST": LEAST_TOKENS,
     }
+    # The shared prefix, then the sequences' own tokens; the merge reads the results of both.
     if shared is not None:
         attend_shared(
             query, keys, values, page_indptr, pages, partial, shared, scale, softcap, splits
@@ -109,6 +114,7 @@ def decode_attention(
         BLOCK_M=block_m,
         BLOCK_N=token_tile(block_d, query.dtype),
         EARLY=early,
+        # At most 64 float32 accumulators for each thread, at head dimensions up to 256.
         num_warps=8 if block_m * block_d > 1 << 13 else 4,
         num_stages=3,
         launch_pdl=early,
@@ -118,6 +124,7 @@ def decode_attention(
         merge_parts(*lengths, sinks, out, partial, early=early, **sizes)
 
 
+# ``rows`` changes with the captured size; 1 and multiples of 16 would be compiled separately.
 @triton.jit(do_not_specialize=["rows"])
 def _decode_attention(
     query: tl.tensor,
@@ -176,9 +183,11 @@ def _decode_attention(
         PAGE,
         LEAST,
     )
+    # The grid is that of the longest context; shorter ones have fewer parts.
     if split >= parts:
         return
     start = length - count
+    # Queries of the tile: the heads of one token after those of another.
     row = tl.program_id(0) % TILES * BLOCK_M + tl.arange(0, BLOCK_M)
     slot, head = row // GROUP, kv_head * GROUP + row % GROUP
     is_row, is_real = row < WIDTH * GROUP, slot < tl.minimum(count, WIDTH)
@@ -190,13 +199,16 @@ def _decode_attention(
         mask=held,
         other=0.0,
     )
+    # Which positions a row sees. Padding queries see none, and so get zeros.
     limit = tl.where(is_real, start + slot + 1, 0)
     oldest = start + slot - WINDOW + 1
     bits = tl.zeros((BLOCK_M,), tl.uint64)
     if MASK == "tree":
         ancestor_bits = tl.load(ancestors + token, mask=is_row & is_real, other=0)
         bits = ancestor_bits.to(tl.uint64, bitcast=True)
+        # In a tree all tokens before this step are seen; of this step's, those whose bit is set.
         limit = tl.where(is_real, start, 0)
+        # A node's position follows from the number of its ancestors, not from its slot.
         oldest = start + count_bits(bits) - WINDOW
     head_place = kv_head.to(tl.int64) * kv_head_stride
     begin = low + split * each
@@ -233,11 +245,14 @@ def _decode_attention(
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2E
             raised = tl.maximum(highest, sink)
+            # The sink joins the softmax's denominator; as the largest score it rescales the sums.
             acc = acc * tl.exp2(highest - raised)[:, None]
             total = total * tl.exp2(highest - raised) + tl.exp2(sink - raised)
+        # A query that sees nothing has a sum of zero and gets zeros.
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         target = out + (token * out_stride + head * out_head_stride)[:, None] + column
         tl.store(target, acc.to(out.dtype.element_ty), mask=held)
+    # Without splits there is no scratch to write to.
     elif SPLITS + SHARED_SPLITS > 1:
         PARTS: tl.constexpr = SPLITS + SHARED_SPLITS
         place = (token * (GROUP * tl.num_programs(1)) + head) * PARTS + split

@@ -80,10 +80,13 @@ def attend(
     for begin in range(low, high, BLOCK_N):
         at = begin + tl.arange(0, BLOCK_N)
         inside = at < high
+        # 64 bits: a pool may have more elements than an int32 can index.
         page = tl.load(table + at // PAGE, mask=inside, other=0).to(tl.int64)
         place = (page * page_stride + at % PAGE * token_stride)[:, None] + column
+        # Tokens beyond the range become zeros: zero times a NaN in an unused slot would be NaN.
         held = inside[:, None] & (column < DIM)
         k = tl.load(keys + place, mask=held, other=0.0).to(q.dtype)
+        # "ieee": float32 queries must not be rounded to TF32.
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         if HAS_CAP:
             # tanh(y) is 1 - 2 / (1 + exp(2y)).
@@ -97,6 +100,7 @@ def attend(
             before = at[None, :] < limit[:, None]
             if WINDOW:
                 before = before & (at[None, :] >= oldest[:, None])
+            # Clamped, because a shift by 64 or more is undefined; such positions are masked below.
             slot = tl.minimum(tl.maximum(at - start, 0), 63).to(tl.uint64)
             later = bits[:, None] >> slot[None, :]
             is_ancestor = (later & 1) == 1
@@ -104,6 +108,8 @@ def attend(
                 # The distance in the tree: tokens on the path from it to the query, inclusive.
                 is_ancestor = is_ancestor & (count_bits(later >> 1) < WINDOW)
             seen = seen & (before | ((at >= start)[None, :] & is_ancestor))
+        # Base 2 from here on, because exp2 is one instruction. Online softmax: sums are relative to
+        # the highest score so far, and rescaled when that rises.
         scores = tl.where(seen, scores * LOG2E, float("-inf"))
         raised = tl.maximum(highest, tl.max(scores, 1))
         # Avoids NaN in a row that has seen no token yet.
@@ -137,5 +143,6 @@ def _count_bits(bits: tl.tensor) -> tl.tensor:
 @triton.jit
 def part_of(span: tl.tensor, SPLITS: tl.constexpr, LEAST: tl.constexpr) -> tl.tensor:
     """Return the tokens of each of at most ``SPLITS`` parts of a range, at least ``LEAST``."""
+    # Whole steps, which are as long as the largest token tile: only a last part has a partial tile.
     STEP: tl.constexpr = LEAST // 2
     return tl.maximum((span + SPLITS * STEP - 1) // (SPLITS * STEP) * STEP, LEAST)

@@ -75,16 +75,20 @@ def range_of(
     """Return a sequence's first page, tokens, queries, first visible token, parts and part size."""
     first, behind = tl.load(page_indptr + line), tl.load(page_indptr + line + 1)
     length = (behind - first - 1) * PAGE + tl.load(last_page_len + line)
+    # A sequence without pages would have a negative length.
     length = tl.maximum(length, 0)
     count = tl.full((), WIDTH, tl.int32)
     if HAS_COUNTS:
         count = tl.minimum(tl.load(num_queries + line), WIDTH)
     low = tl.zeros((), tl.int32)
     if WINDOW:
+        # The first query of the step sees furthest back; positions before that are seen by none.
         low = tl.maximum(length - count - WINDOW + 1, 0)
     elif SHARED_SPLITS:
+        # The shared prefix is attended by its own kernel.
         low = tl.load(shared_pages) * PAGE
     each = part_of(length - low, SPLITS, LEAST)
+    # At least one, so that a program writes zeros where there is nothing to attend to.
     parts = tl.maximum((length - low + each - 1) // each, 1)
     return first, length, count, low, parts, each
 
@@ -103,6 +107,7 @@ def store_part(
     DIM: tl.constexpr,
 ) -> None:
     """Store the results of ``attend`` for a part: its output and the log2 of its weight."""
+    # Normalised here, so that the merge needs one weight for each part (0 if a row sees nothing).
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(partial + (place * DIM)[:, None] + column, acc, mask=held)
     tl.store(weights + place, highest + tl.log2(total), mask=is_row)
@@ -152,9 +157,11 @@ def _merge_parts(
     part, column = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
     is_there = part < parts
     if SHARED_SPLITS:
+        # The same condition as in ``_decode_attention``, which has written these outputs itself.
         if (parts == 1) & (low == 0):
             return
         each = part_of(low, SHARED_SPLITS, LEAST)
+        # Parts of the shared prefix are stored after the ``SPLITS`` of a sequence's own tokens.
         is_there = is_there | ((part >= SPLITS) & ((part - SPLITS) * each < low))
     else:
         if parts == 1:
@@ -168,6 +175,7 @@ def _merge_parts(
     if HAS_SINKS:
         sink = tl.load(sinks + head) * LOG2E
         highest = tl.maximum(highest, sink)
+    # Avoids NaN for a query that sees nothing.
     base = tl.where(highest == float("-inf"), 0.0, highest)
     weight = tl.exp2(weight - base)
     total = tl.sum(weight, 0)

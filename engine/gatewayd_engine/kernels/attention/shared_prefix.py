@@ -34,6 +34,7 @@ def attend_shared(
     lines, num_heads, dim = query.shape
     page_size, kv_heads = keys.shape[1:3]
     group = num_heads // kv_heads
+    # Tiles span queries of different sequences: that is what saves the reads.
     rows, block_d = row_tile(lines * group), max(triton.next_power_of_2(dim), 16)
     _shared_attention[(triton.cdiv(lines * group, rows), kv_heads, shared.splits)](
         query,
@@ -99,6 +100,7 @@ def _shared_attention(
     length = tl.load(shared_pages) * PAGE
     each = part_of(length, SHARED_SPLITS, LEAST)
     begin = split * each
+    # Also if no page is shared: captured steps run this kernel for any number of them.
     if begin >= length:
         return
     num_heads = GROUP * tl.num_programs(1)
@@ -117,10 +119,12 @@ def _shared_attention(
         q,
         keys + head_place,
         values + head_place,
+        # The tables of all sequences begin with the same pages; the first one's is read.
         pages + tl.load(page_indptr),
         begin,
         tl.minimum(begin + each, length),
         length,
+        # With the mask "all" neither limits nor bits are read.
         row,
         row,
         tl.zeros((BLOCK_M,), tl.uint64),

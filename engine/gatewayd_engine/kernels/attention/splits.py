@@ -68,6 +68,7 @@ def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
         return 1
     wanted = PROGRAMS_EACH * multiprocessors // num_programs
     most = min(wanted, -(-max_len // LEAST_TOKENS), _MOST_SPLITS)
+    # Rounded down, so that the bounds above still hold.
     return 1 << max(most, 1).bit_length() - 1
 
 
@@ -90,4 +91,5 @@ def scratch_size(num_queries: int, num_heads: int, head_dim: int, splits: int) -
         head_dim: size of a head.
         splits: splits of each context plus those of a shared prefix.
     """
+    # An output of ``head_dim`` numbers and a weight for each part.
     return num_queries * num_heads * splits * (head_dim + 1)

@@ -40,6 +40,7 @@ def decode_attention(
     # For each page of the table: its sequence, and the position of its first token.
     place = torch.arange(len(pages), dtype=torch.int32, device=device)
     line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
+    # ``pages`` may be longer than the table of this step: its rest belongs to no sequence.
     own_line = line.clamp_max(lines - 1)
     offset = torch.arange(page_size, device=device)
     at = ((place - page_indptr[own_line]) * page_size).unsqueeze(1) + offset
@@ -52,6 +53,7 @@ def decode_attention(
         which = place - page_indptr[own_line]
         first = pages[(page_indptr[0] + which).clamp(0, len(pages) - 1).long()]
         pages = torch.where(which < shared.num_pages, first, pages)
+    # Entries beyond the table are undefined, but must be valid indices.
     read = pages.long().clamp(0, len(keys_values) - 1)
     if keys_values.dtype.itemsize == 1:
         # Indexed as bytes: torch does not implement indexing for every 8-bit float dtype.
@@ -82,6 +84,7 @@ def decode_attention(
         behind = bits.flip(1).cumsum(1).flip(1) - bits
         index = back.clamp(0, width - 1)
         seen = (back < 0) | (bits.gather(1, index) == 1)
+        # Before this step positions count one by one; within it, the distance is that in the tree.
         depth = bits.sum(1, keepdim=True) - 1
         apart = torch.where(back < 0, depth - back, behind.gather(1, index))
     if window:

@@ -108,6 +108,7 @@ def one_of(form: Form, number: int) -> Form:
 
 def block_lines(count: int, num_experts: int) -> int:
     """Return the lines of a block for ``count`` visits: about the average visits of an expert."""
+    # Larger blocks would be mostly padding; smaller ones would read each matrix more often.
     return next((lines for lines in LINES if count <= lines * num_experts), LINES[-1])
 
 

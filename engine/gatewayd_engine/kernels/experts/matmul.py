@@ -53,6 +53,7 @@ def expert_gates(
     out: torch.Tensor,
 ) -> None:
     """See ``base``."""
+    # A token's ``top_k`` visits share its row of ``x``.
     _launch(x, weight, visits, None, visits.top_k, act, out)
 
 
@@ -64,6 +65,7 @@ def expert_answers(
     out: torch.Tensor,
 ) -> None:
     """See ``base``."""
+    # Each visit has a row of its own.
     _launch(x, weight, visits, weights, 1, "", out)
 
 
@@ -82,6 +84,7 @@ def _launch(
         packed_mm(x, weight, visits, weights, per, act, out)
         return
     of = _tensors(x, weight)
+    # The most blocks that there can be: their actual number is known on the device only.
     rows, blocks = out.shape[1], len(visits.experts)
     # With gates each program has two tiles: one of the gate projection, one of the up projection.
     wide = _ROWS[visits.lines] // (2 if act else 1)
@@ -106,6 +109,7 @@ def _launch(
         KIND=of.kind,
         TALL=of.tall,
         ACT=act,
+        # Decided at compilation, so that the common case has no masks over columns.
         IS_EVEN=weight.columns % deep == 0,
         BAND=_BAND,
         BLOCK_M=visits.lines,
@@ -134,6 +138,7 @@ def _tensors(x: torch.Tensor | QuantizedRows, weight: ExpertMatrices) -> _Tensor
     return _Tensors(x.codes, x.scales, form.codes, form.scales, groups, form.tall, "blocks")
 
 
+# Both change with the number of tokens; 1 and multiples of 16 would be compiled separately.
 @triton.jit(do_not_specialize=["count", "blocks"])
 def _expert_mm(
     x: tl.tensor,
@@ -162,6 +167,7 @@ def _expert_mm(
     BLOCK_K: tl.constexpr,
 ) -> None:
     block, tile = tile_of(tl.program_id(0), blocks, tl.cdiv(rows, BLOCK_N), BAND)
+    # 64 bits: the stack of all experts may have more elements than an int32 can index.
     expert = tl.load(experts + block).to(tl.int64)
     if expert < 0:
         return
@@ -176,6 +182,7 @@ def _expert_mm(
     matrix = codes + expert * all_rows * columns
     from_gate = matrix + row[None, :] * columns + lane[:, None]
     from_up = from_gate + rows * columns
+    # Sums of int8 codes are exact in int32.
     SUMS: tl.constexpr = tl.int32 if codes.dtype.element_ty == tl.int8 else tl.float32
     acc = tl.zeros((BLOCK_M, BLOCK_N), SUMS)
     acc_up = acc
@@ -190,6 +197,7 @@ def _expert_mm(
         given = tl.load(from_x + start, mask=mask_x, other=0.0)
         gate = tl.load(from_gate + start, mask=mask_w, other=0.0)
         if KIND == "blocks":
+            # A step over columns is exactly one group, whose sum is scaled before it is added.
             group = start // BLOCK_K
             mine = tl.load(x_scales + line * groups + group, mask=is_line, other=0.0)
             theirs = tl.load(from_scales + group * high + row // TALL, mask=is_row, other=0.0)
@@ -206,6 +214,7 @@ def _expert_mm(
                 acc_up = tl.dot(given, up, acc_up, input_precision="ieee", out_dtype=SUMS)
     made, made_up = acc.to(tl.float32), acc_up.to(tl.float32)
     if KIND == "rows":
+        # Scales of rows are the same for all columns, so they are applied to the final sums.
         mine = tl.load(x_scales + line, mask=is_line, other=0.0)[:, None]
         place = scales + expert * all_rows + row
         made = made * mine * tl.load(place, mask=is_row, other=0.0)[None, :]

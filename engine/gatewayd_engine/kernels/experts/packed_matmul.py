@@ -48,11 +48,13 @@ def packed_mm(
     """
     form, one = cast("PackedWeight", weight.all), cast("PackedWeight", weight.one)
     rows, blocks = out.shape[1], len(visits.experts)
+    # Gates take twice the work for each row of the output; with few visits more programs share it.
     wide = _ROWS // 2 if act and visits.lines <= _FEW else _ROWS
     _packed_mm[(blocks * triton.cdiv(rows, wide),)](
         x,
         form.words,
         form.scales,
+        # Placeholders for absent tensors; the constexpr flags leave them unread.
         form.scales if form.offsets is None else form.offsets,
         form.words if form.order is None else form.order,
         visits.order,
@@ -150,11 +152,13 @@ def _sums(
             acc += part * scale.to(tl.float32)[None, :]
             if HAS_OFFSETS:
                 offset = tl.load(offsets + group * all_rows + row, mask=is_row, other=0.0)
+                # All columns of a group have one offset, which is multiplied with their sum.
                 total = tl.sum(given.to(tl.float32), 1)
                 acc += total[:, None] * offset.to(tl.float32)[None, :]
     return acc
 
 
+# Both change with the number of tokens; 1 and multiples of 16 would be compiled separately.
 @triton.jit(do_not_specialize=["count", "blocks"])
 def _packed_mm(
     x: tl.tensor,
@@ -196,6 +200,7 @@ def _packed_mm(
     from_x = x + (visit // PER).to(tl.int64) * x_stride
     row = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row = row < rows
+    # Tensors of all experts are stacked; pointers move to this expert's. ``expert`` is int64.
     words += expert * pieces * all_rows * 16
     scales += expert * groups * all_rows
     offsets += expert * groups * all_rows

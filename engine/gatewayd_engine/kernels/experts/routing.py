@@ -57,6 +57,7 @@ def route_visits(
     """See ``base``; ties are broken as in ``route``."""
     n, num_experts = scores.shape
     block = triton.next_power_of_2(num_experts)
+    # Each program holds the scores of all tokens in registers, which limits tokens times experts.
     tokens = next((most for most in _FEW if n <= most and most * block <= _MOST_SCORES), None)
     if tokens is None or n == 0:
         weights, chosen = route(scores, top_k, renormalize=renormalize)
@@ -95,6 +96,7 @@ def sort_visits(chosen: torch.Tensor, num_experts: int, lines: int | None = None
             len(visits.experts),
             num_experts,
             LINES=visits.lines,
+            # One bin more than experts, for lanes beyond the last visit.
             BINS=max(triton.next_power_of_2(num_experts + 1), _LEAST_BINS),
             CHUNK=_CHUNKS[visits.lines],
             num_warps=4,
@@ -137,6 +139,7 @@ def _shares(
     expert = tl.arange(0, BLOCK)[None, :]
     inside = expert < num_experts
     place = scores + token.to(tl.int64)[:, None] * stride + expert
+    # Lanes beyond the tokens get equal shares, which are never stored, rather than NaN.
     score = tl.load(place, mask=is_token[:, None] & inside, other=0.0).to(tl.float32)
     score = tl.where(inside, score, float("-inf"))
     part = tl.exp(score - tl.max(score, 1)[:, None])
@@ -168,6 +171,7 @@ def _route(
     expert, slot = tl.arange(0, BLOCK)[None, :], tl.arange(0, SLOTS)[None, :]
     part, key = _shares(scores, token, token >= 0, num_experts, stride, BLOCK)
     kept = tl.zeros((1, SLOTS), tl.float32)
+    # Repeated selection of the largest instead of a sort, as ``top_k`` is small.
     for place in range(TOP_K):
         best = _first_largest(key, expert)
         is_best = expert == best[:, None]
@@ -205,6 +209,8 @@ def _route_visits(
     kept = tl.zeros((TOKENS, SLOTS), tl.float32)
     counts = tl.zeros((BLOCK,), tl.int32)
     place_here = tl.zeros((TOKENS,), tl.int32) - 1
+    # As in ``_route``, for all tokens. Also counts the visits of all experts, and notes in which of
+    # its places a token selects this program's expert: at most one, as they are distinct.
     for place in range(TOP_K):
         best = _first_largest(key, expert)
         is_best = expert == best[:, None]
@@ -213,6 +219,7 @@ def _route_visits(
         key = tl.where(is_best, -2.0, key)
         counts += tl.sum((is_best & is_token[:, None]).to(tl.int32), 0)
         place_here = tl.where(best == mine, place, place_here)
+    # All programs have computed the same weights; one stores them.
     if mine == 0:
         if RENORMALIZE:
             kept = kept / tl.sum(kept, 1)[:, None]
@@ -220,6 +227,7 @@ def _route_visits(
         tl.store(weights + token[:, None] * TOP_K + slot, kept, mask=is_weight)
     begin = _my_blocks(counts, order, experts, mine, n * TOP_K, blocks, num_experts, LINES, BLOCK)
     is_mine = is_token & (place_here >= 0)
+    # An expert's visits stay in the order of tokens.
     rank = tl.cumsum(is_mine.to(tl.int32), 0) - 1
     tl.store(begin + rank, token * TOP_K + place_here, mask=is_mine)
 
@@ -255,6 +263,7 @@ def _my_blocks(
         Pointer into ``order`` at which the expert's visits begin.
     """
     each = tl.arange(0, BINS)
+    # An expert's blocks begin after those of all experts before it.
     needed = tl.where(each < num_experts, (counts + LINES - 1) // LINES, 0)
     first = tl.sum(tl.where(each < expert, needed, 0), 0)
     mine = tl.sum(tl.where(each == expert, counts, 0), 0)
@@ -265,6 +274,7 @@ def _my_blocks(
         for block in range(end, blocks):
             tl.store(experts + block, -1)
     begin = order + first * LINES
+    # Fewer than LINES lines of the last block are padding; ``count`` is no visit and marks them.
     spare = mine + tl.arange(0, LINES)
     none = tl.zeros((LINES,), tl.int32) + count
     tl.store(begin + spare, none, mask=spare < (end - first) * LINES)
@@ -292,6 +302,7 @@ def _sort_visits(
         at = tl.load(chosen + visit, mask=visit < count, other=BINS - 1)
         counts += tl.histogram(at, BINS)
     begin = _my_blocks(counts, order, experts, expert, count, blocks, num_experts, LINES, BINS)
+    # Second pass: only counts of all visits tell where an expert's begin.
     seen = 0
     for start in range(0, count, CHUNK):
         visit = start + lane
@@ -313,6 +324,7 @@ def _sum_visits(
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
     total = tl.zeros((BLOCK,), tl.float32)
+    # In the order of experts by weight, one after another: the same bits in any batch.
     for place in range(TOP_K):
         from_answer = answers + (token * TOP_K + place) * size + column
         total += tl.load(from_answer, mask=inside, other=0.0).to(tl.float32)

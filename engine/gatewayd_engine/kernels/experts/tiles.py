@@ -22,6 +22,7 @@ def tile_of(
     """
     first = program // (BAND * tiles) * BAND
     inside = program % (BAND * tiles)
+    # The last band may have fewer blocks.
     high = tl.minimum(blocks - first, BAND)
     return first + inside % high, inside // high
 
@@ -53,8 +54,10 @@ def store_visits(
     """
     kind = out.dtype.element_ty
     if ACT == "":
+        # Scaled in float32, before the only rounding.
         made *= tl.load(weights + visit, mask=is_line, other=0.0)[:, None]
     else:
+        # Both halves are rounded first, as separate products would be.
         made = gate(made.to(kind), up.to(kind), ACT)
     place = out + visit.to(tl.int64)[:, None] * rows + row[None, :]
     tl.store(place, made.to(kind), mask=is_line[:, None] & (row < rows)[None, :])

@@ -52,9 +52,11 @@ class TorchExperts:
         device = chosen.device
         visited, by_expert = chosen.flatten().long().sort(stable=True)
         each = torch.arange(num_experts, device=device)
+        # Not bincount, which asks the device for the size of its output.
         counts = (visited.unsqueeze(1) == each).sum(0)
         needed = (counts + lines - 1) // lines
         ends, before = needed.cumsum(0), counts.cumsum(0) - counts
+        # Visits are sorted, so the rank within an expert is the distance from its first.
         rank = torch.arange(count, device=device) - before[visited]
         places = (ends - needed)[visited] * lines + rank
         order = torch.full((blocks * lines,), count, dtype=torch.int32, device=device)
@@ -91,6 +93,7 @@ class TorchExperts:
         """See ``base``."""
         apart = torch.unflatten(answers.float(), 0, (-1, top_k))
         total = torch.zeros_like(apart[:, 0])
+        # One after another, as in the kernel: ``sum`` may add in another order.
         for place in range(top_k):
             total.add_(apart[:, place])
         return total.to(answers.dtype)
@@ -120,11 +123,13 @@ def _products(x: torch.Tensor, weight: ExpertMatrices, visits: Visits, per: int)
     order = visits.order.long()
     line = torch.where(order < visits.num_visits, order // per, len(x))
     # The order of empty blocks is undefined.
+    # The output size is given, so that it need not be read from the device.
     is_block = (visits.experts >= 0).repeat_interleave(visits.lines, output_size=len(order))
     line = torch.where(is_block, line, len(x))
     given = torch.unflatten(padded[line], 0, (-1, visits.lines))
     made = torch.bmm(given, all_[visits.experts.long().clamp(0)].mT).flatten(0, 1)
     out = x.new_zeros(visits.num_visits + 1, weight.rows)
+    # Padding lines already have ``num_visits`` as their visit, the extra row.
     out.index_copy_(0, torch.where(is_block, order, visits.num_visits), made)
     return out[: visits.num_visits]
 

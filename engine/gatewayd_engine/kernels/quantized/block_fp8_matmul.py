@@ -70,6 +70,7 @@ def _launch(
         x.scales,
         weight.codes,
         weight.scales,
+        # A placeholder, which HAS_BIAS leaves unread.
         out if bias is None else bias,
         out,
         scratch.partial,
@@ -97,6 +98,7 @@ def _tiles(weight: Blocks) -> tuple[tuple[int, int, int], ...]:
 
     Two for few tokens, then those for many, the smallest last.
     """
+    # Split-K for few tokens only: many have enough tiles, and partial sums would grow with them.
     parts = splits(weight)
     return (16, ROWS, parts), (32, ROWS, parts), (128, 128, 1), (64, 128, 1), (64, 64, 1)
 
@@ -106,6 +108,7 @@ def _tile(m: int, weight: Blocks) -> tuple[int, int, int]:
     few, more, *large, small = _tiles(weight)
     if m <= MOST_LINES:
         return few if m <= few[0] else more
+    # The largest tile that still gives every multiprocessor some work.
     for tile in large:
         tall, wide, _ = tile
         if triton.cdiv(m, tall) * triton.cdiv(weight.rows, wide) >= _MULTIPROCESSORS:
@@ -113,6 +116,7 @@ def _tile(m: int, weight: Blocks) -> tuple[int, int, int]:
     return small
 
 
+# The number of tokens changes with each step; 1 and multiples of 16 would be compiled separately.
 @triton.jit(do_not_specialize=["m"])
 def _block_mm(
     x: tl.tensor,
@@ -159,6 +163,7 @@ def _block_mm(
         code = tl.load(from_codes + group * GROUP, mask=is_row[None, :], other=0.0)
         mine = tl.load(from_x_scales + group, mask=is_line, other=0.0)
         theirs = tl.load(from_scales + group * blocks, mask=is_row, other=0.0)
+        # One block has one scale on each side, so 128 products are summed before they are scaled.
         acc += tl.dot(given, code) * (mine[:, None] * theirs[None, :])
 
     writes = is_line[:, None] & is_row[None, :]
@@ -166,6 +171,7 @@ def _block_mm(
     added = tl.zeros((BLOCK_N,), tl.float32)
     if HAS_BIAS:
         added = tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
+    # With split-K one tile holds all tokens, so that a counter for each tile of rows suffices.
     place = line[:, None] * rows + row[None, :]
     size = BLOCK_M * rows
     counter = arrived + tile_n

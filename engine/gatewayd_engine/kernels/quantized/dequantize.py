@@ -70,12 +70,15 @@ def _expand(
     block = tl.program_id(1)
     place_in_out = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row = place_in_out < count
+    # Rows are indexed in the whole matrix, columns of the output from 0.
     row = first + place_in_out
     at = (block * rows + row)[None, :] * 16 + lane[:, None]
     packed = tl.load(words + at, mask=is_row[None, :], other=0)
+    # Each word is loaded once; its codes belong to columns sixteen apart.
     for place in tl.static_range(PER_WORD):
         column = (block * PER_WORD + place) * 16 + lane
         inside = column < columns
+        # Sixteen adjacent columns are of one group. Padding after the last column would be of none.
         group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
         scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
         code = code_at(packed, place, BITS, ZERO, IS_FLOAT)
@@ -85,6 +88,7 @@ def _expand(
             value += offset.to(tl.float32)[None, :]
         target = column
         if HAS_ORDER:
+            # Scattered back to the order of the activations, which cuBLAS reads as they are.
             target = tl.load(order + column, mask=inside, other=0)
         tl.store(
             out + target[:, None] * out_stride + place_in_out[None, :],

@@ -39,6 +39,7 @@ def grouped_mm(
         x,
         weight.words,
         weight.scales,
+        # Placeholders for absent tensors; the constexpr flags leave them unread.
         weight.scales if weight.offsets is None else weight.offsets,
         weight.words if weight.order is None else weight.order,
         out if bias is None else bias,
@@ -61,6 +62,7 @@ def grouped_mm(
         HAS_ORDER=weight.order is not None,
         HAS_BIAS=bias is not None,
         SPLITS=parts,
+        # Two variants suffice: ``m`` is at most ``MOST_LINES``.
         BLOCK_M=16 if m <= 16 else 32,
         BLOCK_N=ROWS,
         num_warps=4,
@@ -83,11 +85,13 @@ def _load_activations(
     inside = column < columns
     source = column
     if HAS_ORDER:
+        # Columns are packed group by group; activations are read in that order.
         source = tl.load(order + column, mask=inside, other=0)
     place = x + line[:, None] * stride + source[None, :]
     return tl.load(place, mask=(line < m)[:, None] & inside[None, :], other=0.0)
 
 
+# The number of tokens changes with each step; 1 and multiples of 16 would be compiled separately.
 @triton.jit(do_not_specialize=["m"])
 def _grouped_mm(
     x: tl.tensor,
@@ -124,6 +128,7 @@ def _grouped_mm(
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row, is_line = row < rows, line < m
     split = tl.program_id(1)
+    # Split-K: each program sums a contiguous range of blocks.
     each = (blocks + SPLITS - 1) // SPLITS
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for block in range(split * each, tl.minimum(split * each + each, blocks)):
@@ -140,9 +145,11 @@ def _grouped_mm(
             acc += part * scale.to(tl.float32)[None, :]
             if HAS_OFFSETS:
                 offset = tl.load(offsets + group * rows + row, mask=is_row, other=0.0)
+                # All columns of a group have one offset, which is multiplied with their sum.
                 total = tl.sum(given.to(tl.float32), 1)
                 acc += total[:, None] * offset.to(tl.float32)[None, :]
         else:
+            # Groups end within a word: each sixteen columns are multiplied and scaled alone.
             for place in tl.static_range(PER_WORD):
                 column = (block * PER_WORD + place) * 16 + lane
                 given = _load_activations(x, order, line, m, column, columns, x_stride, HAS_ORDER)
@@ -162,6 +169,7 @@ def _grouped_mm(
     added = tl.zeros((BLOCK_N,), tl.float32)
     if HAS_BIAS:
         added = tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
+    # One tile of tokens holds all of them, so a counter for each tile of rows suffices.
     mine = line[:, None] * rows + row[None, :]
     count, at = BLOCK_M * rows, arrived + tl.program_id(0)
     store_sums(acc, added, target, writes, mine, count, partial, at, split, SPLITS)

@@ -70,6 +70,7 @@ class PackedWeight(NamedTuple):
     @property
     def run(self) -> int:
         """Number of consecutive codes of a word that belong to one group."""
+        # A single group may have any number of columns, also one that is no multiple of LANES.
         if self.scales.shape[0] == 1:
             return self.per_word
         return math.gcd(self.per_word, self.group // LANES)
@@ -93,7 +94,9 @@ def pack(weight: GroupedWeight) -> PackedWeight | None:
         sizes = torch.bincount(weight.group_of.long(), minlength=groups)
         if columns % groups or not bool((sizes == columns // groups).all()):
             return None
+        # Columns of a group become adjacent; kernels gather activations in this order instead.
         order = torch.argsort(weight.group_of, stable=True)
+        # As bytes: torch cannot index every 8-bit float dtype.
         codes = codes.view(torch.uint8)[:, order].view(codes.dtype)
     if groups > 1 and (columns // groups) % LANES:
         return None
@@ -118,10 +121,12 @@ def pack(weight: GroupedWeight) -> PackedWeight | None:
 def _unsigned(codes: torch.Tensor, bits: int) -> tuple[int, int, torch.Tensor]:
     """Return the bits per code, the zero point, and the codes as uint8."""
     if codes.dtype == torch.uint8:
+        # The codes themselves are checked: declared bits alone would let larger ones be cut off.
         return (4 if bits == 4 and bool((codes < 16).all()) else 8), 0, codes
     if codes.dtype == torch.int8:
         fits = bits == 4 and bool(((codes >= -8) & (codes < 8)).all())
         zero = 8 if fits else 128
+        # Addition modulo 256: two's complement becomes an offset by the zero point.
         return (4 if fits else 8), zero, (codes.view(torch.uint8) + zero)
     return 8, 0, codes.view(torch.uint8)
 
@@ -135,6 +140,7 @@ def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
     apart = padded.view(rows, blocks, per_word, LANES)
     words = torch.zeros((rows, blocks, LANES), dtype=torch.int32, device=codes.device)
     for place in range(per_word):
+        # The highest code reaches the sign bit; kernels shift and mask, as ``unpack`` does.
         words |= apart[:, :, place].int() << bits * place
     return words.transpose(0, 1).contiguous()
 
@@ -151,6 +157,7 @@ def unpack(packed: PackedWeight) -> torch.Tensor:
     per_word, bits = packed.per_word, packed.bits
     words = packed.words.transpose(1, 2).unsqueeze(1)  # [blocks, 1, 16, rows]
     places = torch.arange(per_word, dtype=torch.int32, device=words.device).view(1, -1, 1, 1)
+    # The mask removes the copies of the sign bit that an arithmetic shift brings in.
     codes = (words >> places * bits) & ((1 << bits) - 1)
     codes = codes.reshape(-1, packed.rows)[: packed.columns]
     if packed.is_float:

@@ -23,6 +23,7 @@ def empty_quantized(
     n: int, size: int, codes: torch.dtype, group: int, device: torch.device
 ) -> QuantizedRows:
     """Allocate codes for ``n`` rows, with a scale per group, or per row if ``group`` is 0."""
+    # Only codes are padded: the number of scales tells the number of rows.
     lines = max(n, _LEAST_LINES[codes])
     return QuantizedRows(
         torch.empty((lines, size), dtype=codes, device=device),
@@ -54,9 +55,11 @@ def store_quantized(
     WIDTH: tl.constexpr = GROUP if GROUP else value.shape[0]
     GROUPS: tl.constexpr = value.shape[0] // WIDTH
     part = tl.reshape(value, (GROUPS, WIDTH))
+    # At least the smallest normal float32: rows of zeros get codes of zero rather than NaN.
     scale = tl.maximum(tl.max(tl.abs(part), 1) * (1.0 / MOST), 1.1754943508222875e-38)
     # The scale is NaN if any number of the group is, whatever the codes are.
     scale += tl.sum(part * 0.0, 1)
+    # Rounded as in torch: Triton's default division is approximate, and other codes would result.
     code = tl.div_rn(part, tl.zeros_like(part) + scale[:, None])
     if codes.dtype.element_ty == tl.int8:
         # Rounds half to even: floats above 2 ** 23 are integers.
@@ -145,6 +148,7 @@ def _scaled(
     row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = row < size
     value = tl.load(sums + line * size + row, mask=inside, other=0).to(tl.float32)
+    # In this order, as on a CPU, where the same codes give the same bits.
     value = value * tl.load(lines + line) * tl.load(rows + row, mask=inside, other=0.0)
     if HAS_BIAS:
         value += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)

@@ -70,6 +70,7 @@ class DequantizeScratch:
         parts = splits(weight)
         if parts > 1:
             self.partial = _grown(self.partial, parts * MOST_LINES * weight.rows)
+            # New memory is not zero. Afterwards each product leaves its counters at zero.
             self.arrived = _grown(self.arrived, -(-weight.rows // ROWS)).zero_()
 
     @staticmethod
@@ -106,6 +107,7 @@ class SharedScratch:
 
 def splits(weight: PackedWeight | Blocks) -> int:
     """Return the split-K factor of a product; it does not depend on the number of tokens."""
+    # Scratch is reserved while models load, before the tokens of any step are known.
     programs = -(-weight.rows // ROWS)
     return max(1, min(-(-_PROGRAMS // programs), weight.pieces // _LEAST_BLOCKS, _MOST_SPLITS))
 

@@ -43,6 +43,7 @@ def store_sums(
         tl.store(partial + split * size + mine, acc, mask=writes)
         # All threads must have written before the counter is incremented.
         tl.debug_barrier()
+        # Releases this program's sums and, for the last to arrive, acquires those of all others.
         before = tl.atomic_add(arrived, 1, sem="acq_rel")
         if before == SPLITS - 1:
             whole = tl.zeros_like(acc)
@@ -51,4 +52,5 @@ def store_sums(
                 # Bypasses the L1 cache, which is not coherent with other multiprocessors' writes.
                 whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
             tl.store(target, (whole + added[None, :]).to(target.dtype.element_ty), mask=writes)
+            # For the next product: scratch is shared by matrices that run in sequence.
             tl.store(arrived, 0)

@@ -17,12 +17,14 @@ def code_at(
     """Return the codes at index ``PLACE`` of each word, minus the zero point, float32."""
     if IS_FLOAT:
         byte = words >> 8 * PLACE
+        # Sign, exponent and mantissa of e4m3 move to their places in a float32.
         bits = ((byte & 0x80) << 24) | ((byte & 0x7F) << 20)
         # The difference between the exponent biases is a factor of 2 ** 120.
         code = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
     else:
         # The code becomes the low mantissa bits of a float near 2 ** 23, scaled by its bit offset:
         # that takes neither a shift per code nor an integer conversion.
+        # Codes of each half word stay within the low 16 bits of the 23-bit mantissa.
         SHIFT: tl.constexpr = BITS * PLACE % 16
         SCALE: tl.constexpr = 1.0 / (1 << SHIFT)
         half = words >> 16 if BITS * PLACE >= 16 else words
@@ -50,6 +52,7 @@ def codes_of(
     )
     four = tl.join(first, second)
     if BITS == 8:
+        # Each join adds a bit of the code's index as last dimension, the permutation reverses them.
         codes = tl.reshape(tl.permute(four, (3, 2, 0, 1)), (64, words.shape[1]))
     else:
         third = tl.join(

@@ -52,6 +52,7 @@ def logprobs(
             BLOCKS=triton.next_power_of_2(blocks),
             num_warps=1,
         )
+    # On logits in their own dtype: one normalizer for all does not change their order.
     top, ids = logits.topk(num_top, -1)
     return chosen, rank, top.float() - normalizer, ids
 
@@ -106,8 +107,10 @@ def _reduce(
     best = tl.load(bests + place, mask=inside, other=float("-inf"))
     largest = tl.max(best, 0)
     weight = tl.load(sums + place, mask=inside, other=0.0)
+    # Log-sum-exp over blocks: each sum is rescaled from its block's largest logit to the row's.
     total = largest + tl.log(tl.sum(weight * tl.exp(best - largest), 0))
     own = tl.load(logits + line * stride + tl.load(tokens + line)).to(tl.float32)
     tl.store(normalizer + line, total)
     tl.store(chosen + line, own - total)
+    # Ties share the better rank, as only larger logits are counted.
     tl.store(rank + line, 1 + tl.sum(tl.load(counts + place, mask=inside, other=0), 0))

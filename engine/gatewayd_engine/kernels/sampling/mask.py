@@ -50,4 +50,5 @@ def _mask(
     line = tl.load(lines + index).to(tl.int64)
     nothing = tl.full((WORDS, 32), float("-inf"), tl.float32).to(logits.dtype.element_ty)
     place = logits + line * logits_stride + token
+    # The last word may have bits beyond the vocabulary.
     tl.store(place, nothing, mask=is_forbidden & (token < vocab))

@@ -18,6 +18,7 @@ def _mix(value: tl.tensor) -> tl.tensor:
 @triton.jit
 def keys(seed: tl.tensor, position: tl.tensor) -> tl.tensor:
     """Derive a 64-bit key, uint64, from the bits of a seed and a position, both int64."""
+    # Mixed twice: plain combinations of small seeds and positions would collide.
     mixed = _mix(seed.to(tl.uint64, bitcast=True))
     return _mix(mixed ^ position.to(tl.uint64, bitcast=True))
 
@@ -25,6 +26,7 @@ def keys(seed: tl.tensor, position: tl.tensor) -> tl.tensor:
 @triton.jit
 def bits(key: tl.tensor, token: tl.tensor) -> tl.tensor:
     """Return 32 random bits for each token, as uint32."""
+    # Rounds of a 32-bit hash (triple32): 64-bit multiplications for each token would take longer.
     value = token.to(tl.uint32) ^ key.to(tl.uint32)
     value = (value ^ (value >> 17)) * 0xED5AD4BB
     value = value ^ (key >> 32).to(tl.uint32)
@@ -40,7 +42,9 @@ def gumbel(random: tl.tensor) -> tl.tensor:
     1 - v is computed from the inverted bits, which is exact where v is close to 1; where v is small
     its logarithm is a series, because 1 - v has lost the digits that determine the largest noise.
     """
+    # The factor is 2 ** -32. Half a step more keeps v from 0, whose noise would be infinite.
     v = (random.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     rest = ((random ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10
     series = v * (1.0 + v * (0.5 + v * (0.33333333 + v * (0.25 + v * 0.2))))
+    # Below 1/64 the first omitted term of the series is less than 1e-9 of its sum.
     return -tl.log(tl.where(v < 0.015625, series, -tl.log(rest)))

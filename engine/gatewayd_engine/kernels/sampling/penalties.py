@@ -66,6 +66,7 @@ def _penalise(
     row = tl.load(rows + index)
     seen_at = tl.load(seen_line + row)
     counts_at = tl.load(count_line + row)
+    # -1: the row has no penalties. Its programs end without reading logits.
     if (seen_at >= 0) | (counts_at >= 0):
         token = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = token < vocab
@@ -74,6 +75,7 @@ def _penalise(
         if seen_at >= 0:
             factor = tl.load(repetition + row)
             was_seen = tl.load(seen + seen_at * seen_stride + token, mask=inside, other=0) != 0
+            # Either way the logit decreases if the penalty is above one.
             penalised = tl.where(value > 0.0, value / factor, value * factor)
             value = tl.where(was_seen, penalised, value)
         if counts_at >= 0:

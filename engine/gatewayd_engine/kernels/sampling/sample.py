@@ -42,6 +42,7 @@ def sample(
         tokens, best = chosen[0], chosen[1].view(torch.float32)
     if n == 0:
         return tokens, best
+    # The smallest logit that passes the filters, the best token of each block, then of the row.
     lowest = pivots(logits, rows, columns, early=early)
     blocks = triton.cdiv(vocab, _BLOCK)
     bests = torch.empty((n, blocks), dtype=torch.float32, device=logits.device)
@@ -110,6 +111,7 @@ def _draw(
     inside = token < vocab
     value = tl.load(logits + line * stride + token, mask=inside, other=float("-inf"))
     value = value.to(tl.float32)
+    # A row with a NaN still yields a valid token id, but its largest logit is reported as NaN.
     has_nan = tl.max((value != value).to(tl.int32), 0)
     value = tl.where(value == value, value, float("-inf"))
     largest = tl.max(value, 0)
@@ -117,9 +119,11 @@ def _draw(
     if temperature >= 1e-7:
         pivot = tl.load(lowest + line)
         score = tl.full((BLOCK,), float("-inf"), tl.float32)
+        # With filters most blocks have no token left, and need no noise.
         if largest >= pivot:
             key = keys(tl.load(seeds + row), tl.load(positions + line).to(tl.int64))
             # The difference of equal infinities counts as zero, not NaN.
+            # Relative to the block's largest: next to large quotients float32 would lose the noise.
             below = tl.where(value == largest, 0.0, (value - largest) / temperature)
             noisy = below + gumbel(bits(key, token))
             score = tl.where(inside & (value >= pivot), noisy, float("-inf"))
@@ -159,10 +163,12 @@ def _choose(
     score = value
     if temperature >= 1e-7:
         score = tl.load(scores + line * blocks + block, mask=inside, other=float("-inf"))
+        # From the block's largest logit to the row's.
         score += tl.where(value == largest, 0.0, (value - largest) / temperature)
     _, where = tl.max(score, 0, return_indices=True)
     token = tl.load(candidates + line * blocks + where)
     tl.store(tokens + line, token)
     if IS_LAST:
+        # For the inputs of the next step, without the host.
         tl.store(last_tokens + row, token)
     tl.store(best + line, tl.where(has_nan != 0, float("nan"), largest))

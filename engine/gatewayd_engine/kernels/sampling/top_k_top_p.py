@@ -38,6 +38,7 @@ def pivots(
         columns.min_p,
         lowest,
         logits.stride(0),
+        # Distance of neighbouring keys, at which a search ends.
         # bfloat16 has the upper half of a float32's bits.
         STEP=1 if logits.dtype == torch.float32 else 1 << 16,
         WAYS=_WAYS,
@@ -78,9 +79,12 @@ def _pivots(
     if (temperature >= 1e-7) & (cuts_k | (top_p < 1.0) | (min_p > 0.0)):
         source = logits + line * stride
         best = _best(source, VOCAB, BLOCK)
+        # Without a finite largest logit there is no distribution to cut; see ``Kernels.sample``.
         if (best > float("-inf")) & (best < float("inf")):
+            # 64 bits: the difference of two int32 keys may exceed an int32.
             above = _ordered(best).to(tl.int64) + 1
             if cuts_k:
+                # Minus infinity as a tensor of the right type: ``best`` is finite.
                 everything = _ordered(best * 0.0 + float("-inf")).to(tl.int64)
                 found = _search(
                     source, best, temperature, everything, above, top_k, True,
@@ -92,6 +96,7 @@ def _pivots(
                 # whole vocabulary of such tokens is negligible.
                 start = tl.maximum(pivot, best - 30.0 * temperature)
                 low = _ordered(start).to(tl.int64)
+                # The share is of what top-k has left, as ``low`` is at least its pivot.
                 target = top_p * _mass(source, best, temperature, low, VOCAB, BLOCK)
                 found = _search(
                     source, best, temperature, low, above, target, False,
@@ -99,7 +104,9 @@ def _pivots(
                 )  # fmt: skip
                 pivot = _value(found)
             if min_p > 0.0:
+                # exp((logit - best) / temperature) >= min_p, solved for the logit.
                 pivot = tl.maximum(pivot, best + temperature * tl.log(min_p))
+            # The likeliest token always passes, whatever was rounded.
             pivot = tl.minimum(pivot, best)
     tl.store(lowest + line, pivot)
 
@@ -125,9 +132,11 @@ def _search(
     until there is exactly ``target`` above.
     """
     way = 1 + tl.arange(0, WAYS)
+    # Each pass reads the row once and counts what is above several thresholds.
     while high - low > STEP:
         bounds = low + (high - low) * way // (WAYS + 1)
         edge = bounds.to(tl.int32)[:, None]
+        # Numbers of tokens are exact in float32, too: a vocabulary has far less than 2 ** 24.
         total = tl.zeros((WAYS, BLOCK), tl.float32)
         for start in range(0, VOCAB, BLOCK):
             value, order = _block(source, start, VOCAB, BLOCK)
@@ -181,6 +190,7 @@ def _block(
 @triton.jit
 def _ordered(value: tl.tensor) -> tl.tensor:
     """Map floats to int32 keys of the same order; both zeros have the same key."""
+    # Floats compare as their bits if they are positive; the bits of negative ones run backwards.
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 

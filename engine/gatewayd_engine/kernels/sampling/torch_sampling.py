@@ -45,6 +45,7 @@ def bits(key: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
     Three rounds of multiplication and shift whose constants were searched for least bias (Wellons,
     "triple32", 2018); the key's halves are mixed in before the first and the second.
     """
+    # 32-bit arithmetic in int64, as torch has few operations on unsigned integers.
     value = token ^ key & _LOW_BITS
     value = (value ^ value >> 17) * 0xED5AD4BB & _LOW_BITS
     value = value ^ _shifted(key, 32)
@@ -83,6 +84,7 @@ def draw(
         Token ids, int64, shape ``[n]``.
     """
     token = torch.arange(logits.shape[1], device=logits.device)
+    # One noise for each row and token, independent of what else is in the batch.
     noise = gumbel(bits(keys(seed, position).unsqueeze(1), token))
     score = below_best(logits, temperature) + noise
     score = torch.where(logits >= lowest.unsqueeze(1), score, -torch.inf)
@@ -120,10 +122,12 @@ def pivots(
     limit = torch.where((top_k > 0) & (top_k < vocab), top_k, vocab).long().unsqueeze(1)
     kept = ordered >= ordered.gather(1, limit - 1)
     weight = below_best(ordered, temperature).double().exp() * kept
+    # The weight of likelier tokens: the token at which the sum reaches the target still passes.
     before = weight.cumsum(-1) - weight
     target = top_p.double().unsqueeze(1) * weight.sum(-1, keepdim=True)
     kept &= (before < target) | (top_p >= 1.0).unsqueeze(1)
     kept &= weight >= min_p.double().unsqueeze(1)
+    # The likeliest token always passes, whatever was rounded.
     kept |= ordered == best
     lowest = torch.where(kept, ordered, torch.inf).amin(-1)
     is_open = (top_k <= 0) & (top_p >= 1.0) & (min_p <= 0.0)

@@ -69,16 +69,20 @@ def _accept(
     token = tl.load(sampled + at, mask=is_own, other=-1)
     value = tl.load(best + at, mask=is_own, other=0.0)
     guessed = tl.load(drafts + at, mask=is_draft, other=-1)
+    # Parents of slot 0 and of padding are -1, which no node is, so a walk never reaches them.
     before = tl.load(parents + at, mask=is_draft, other=-1)
 
     # The comparison is false for NaN as well as for infinities.
     is_bad = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
     goes_on = tl.where((is_bad == 0) & (count > 0), 1, 0)
+    # Slot 0 is always on the path: the token after it needs no draft.
     length, node = goes_on, 0
     path = tl.zeros((SLOTS,), tl.int32)
     chosen = tl.sum(tl.where(slot == 0, token, 0), 0)
+    # Each step looks for the child whose draft is what the model sampled after the current node.
     for depth in range(1, width):
         fits = (before == node) & (guessed == chosen) & (goes_on != 0)
+        # SLOTS is no slot: no child has that token, and the walk ends.
         child = tl.min(tl.where(fits, slot, SLOTS), 0)
         goes_on = tl.where(child < SLOTS, 1, 0)
         node = tl.where(goes_on != 0, child, node)
@@ -90,4 +94,5 @@ def _accept(
     tl.store(place, length)
     tl.store(place + 1 + slot, token, mask=slot < width)
     tl.store(place + 1 + width + slot, path, mask=slot < width)
+    # The token after the last node on the path is the row's next input.
     tl.store(last_tokens + tl.load(rows + line), chosen, mask=length > 0)

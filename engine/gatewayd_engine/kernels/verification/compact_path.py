@@ -25,6 +25,7 @@ def compact_path(
     """See ``base``."""
     if len(packed) == 0:
         return
+    # As integers: bits are moved, whatever the dtype.
     words = pool.view(_WORDS[pool.itemsize])
     _, layers, halves, page_size, heads, dim = words.shape
     size = heads * dim
@@ -70,6 +71,8 @@ def _compact_path(
     table = block_table + tl.load(rows + line).to(tl.int64) * table_stride
     start = tl.load(starts + line)
     part = words + half * half_stride + index
+    # In ascending order. Nodes are at least their ranks and ascend along the path, so a target is
+    # never the source of a later move.
     for rank in range(1, tl.load(own)):
         node = tl.load(own + 1 + width + rank)
         source, target = start + node, start + rank

@@ -89,11 +89,13 @@ def _slots(
     is_real = index < tl.load(counts + line)
     slot = line * width + index
     start = tl.load(starts + line).to(tl.int64)
+    # -1 stands for the row's last token, which may be on the device only.
     uploaded = tl.load(given + slot, mask=is_real, other=0)
     chosen = tl.where(uploaded >= 0, uploaded, tl.load(last_tokens + row).to(tl.int32))
     tl.store(ids + slot, chosen.to(tl.int64), mask=is_slot)
     depth = tl.load(depths + slot, mask=is_real, other=0)
     tl.store(positions + slot, tl.where(is_real, start + depth, 0), mask=is_slot)
+    # KV slots follow each other in the order of slots, whatever their depth in the tree.
     place = tl.where(is_real, start, 0) + index
     page = tl.load(table + place // page_size, mask=is_real, other=0).to(tl.int64)
     page = tl.where(is_real, page, scratch)

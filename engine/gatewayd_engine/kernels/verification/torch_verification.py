@@ -35,6 +35,7 @@ class TorchVerification:
         ids.copy_(torch.where(is_real, chosen, 0).flatten())
         positions.copy_(torch.where(is_real, start + depths.view(lines, -1), 0).flatten())
         place = torch.where(is_real, start + slot, slot)
+        # Padding looks up the row's first page, a valid index, and then gets the scratch page.
         page = torch.where(is_real, block_table[row, (place // page_size) * is_real], scratch)
         write.copy_((page.long() * page_size + place % page_size).flatten())
         at = torch.arange(block_table.shape[1], device=rows.device)
@@ -78,6 +79,7 @@ class TorchVerification:
         packed[:, 1 + width :] = path
         last = tokens.gather(1, node.unsqueeze(1)).squeeze(1)
         index = rows.long()
+        # Rows that get no token are left unchanged.
         last_tokens[index] = torch.where(length > 0, last, last_tokens[index])
 
     def compact_path(

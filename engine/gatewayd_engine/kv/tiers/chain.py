@@ -83,6 +83,7 @@ class TierChain:
         """Locate the leading pages, each in the nearest tier that has it."""
         found: list[PageRun] = []
         at = 0
+        # A prefix may be split over tiers; it ends at the first page that none of them has.
         while at < len(keys):
             for tier in self._tiers:
                 count = self._call(tier, 0, tier.find, keys[at:])
@@ -96,6 +97,7 @@ class TierChain:
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> None:
         """Store a page in the first tier, and what that evicts in the next one."""
+        # Cached lookups may miss the new page, or find one that it has evicted.
         self.version += 1
         self._put(list(self._tiers), key, page)
 
@@ -126,6 +128,7 @@ class TierChain:
 
     def release(self, located: PageRun) -> None:
         """Release pages returned by ``get``."""
+        # A disabled tier is closed, and its pages with it.
         if located.tier in self._tiers:
             self._call(located.tier, None, located.tier.watched.release, located.keys)
 
@@ -173,6 +176,7 @@ class TierChain:
                 return
 
     def _disable(self, tier: Tier, error: BaseException) -> None:
+        # One fault per instance: located pages may still refer to a disabled tier.
         if tier not in self._tiers:
             return
         self._tiers = [other for other in self._tiers if other is not tier]
@@ -190,6 +194,7 @@ class TierChain:
         """Reopen failed tiers, between two steps."""
         if not self._broken:
             return
+        # Set again below by tiers that cannot be opened either.
         self._broken = False
         serving = {id(tier.choice): tier for tier in self._tiers}
         tiers = []
@@ -239,6 +244,7 @@ class TierChain:
         self._choices = [tier.choice for tier in self._tiers]
         self._broken = False
         self.version += 1
+        # Closed last, when the chain is consistent again.
         for tier in left:
             self._close(tier.watched)
 

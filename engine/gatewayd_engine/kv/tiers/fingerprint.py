@@ -31,10 +31,13 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
         32 bytes.
     """
     digest = hashlib.blake2b(_FORM, digest_size=32)
+    # Instruction sets differ in the order of additions, and so in the last bits.
     capability = "" if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
     numbers = (
         config.page_size,
+        # Selects the frequencies of longrope.
         config.max_model_len,
+        # Dummy weights are drawn from the seed, and have no files to identify them.
         config.seed if config.dummy_weights else None,
     )
     for part in (torch.__version__, capability, config.device, config.dtype, *numbers):

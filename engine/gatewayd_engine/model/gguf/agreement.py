@@ -40,6 +40,7 @@ def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
     for fact in _expected(spec):
         key = f"{files.architecture}.{fact.key}"
         found = files.metadata.get(key)
+        # Optional keys may be absent; config.json decides then.
         if found is None:
             if fact.is_needed:
                 yield f"it lacks {key}"
@@ -71,6 +72,7 @@ def _expected(spec: ModelSpec) -> Iterator[_Fact]:
         ("attn_logit_softcapping", spec.attention_softcap),
         ("final_logit_softcapping", spec.logit_softcap),
     ):
+        # A file that has a cap where config.json has none is refused, too.
         yield _Fact(key, cap or 0, key)
 
 

@@ -64,9 +64,11 @@ class ExpertSplitter:
                 f"{file}: {name} is {list(tensor.shape)}; it must have three dimensions, of which"
                 f" the first is {self._key}, {self._count}"
             )
+        # Counted over the whole model: few bytes of header may name many matrices.
         self._left -= count
         if self._left < 0:
             raise LoadError(f"{file}: with {name} there are more than {MOST_MATRICES} experts")
+        # Exact: an expert is a number of whole rows, and a row is a number of whole blocks.
         nbytes = tensor.nbytes // count
         for number in range(count):
             begin = tensor.begin + number * nbytes

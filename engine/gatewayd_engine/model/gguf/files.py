@@ -66,6 +66,7 @@ def read_files(folder: Path) -> GgufFiles:
             f"{paths[0].name}: general.architecture is {architecture!r}; read are"
             f" {', '.join(ARCHITECTURES)}"
         )
+    # A part that was renamed looks like a whole model by its name.
     if metadata.get("split.count", 1) not in (0, 1) and len(paths) == 1:
         raise LoadError(
             f"{paths[0].name}: split.count is {metadata['split.count']}, but the other parts are"
@@ -83,6 +84,7 @@ def _tensors(
     frequencies = None
     for path, header in zip(paths, headers, strict=True):
         for name, tensor in header.tensors.items():
+            # No tensor of the model; they are compared with config.json later.
             if name == FREQUENCIES:
                 frequencies = (path, tensor)
                 continue

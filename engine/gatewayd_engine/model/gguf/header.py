@@ -114,6 +114,7 @@ class _Reader:
             if key in metadata:
                 raise self._broken(f"{key} is duplicated")
             metadata[key] = self._value(key, self._number(_TYPE, key))
+        # 32 is the format's default.
         alignment = metadata.get(_ALIGNMENT, 32)
         if (
             type(alignment) is not int
@@ -138,6 +139,7 @@ class _Reader:
         return Header(metadata, tensors)
 
     def _check_magic(self) -> None:
+        # As far as there is a file: an empty one is no GGUF file rather than a truncated one.
         magic = self._read_bytes(min(len(_MAGIC), self._size), "the magic")
         if magic != _MAGIC:
             raise LoadError(f"{self._path} is no GGUF file: it begins with {magic!r}")
@@ -152,6 +154,7 @@ class _Reader:
         count = self._number(_LENGTH, f"the number of {what}")
         if count > most:
             raise self._broken(f"it says that it has {count} {what}; at most {most} are read")
+        # Before the first entry is read: a count that the file cannot hold ends here.
         self._has(count * least_bytes, f"its {count} {what}")
         return count
 
@@ -162,6 +165,7 @@ class _Reader:
                 f"the name of {what} is of {length} bytes; it must be of 1 to {LONGEST_NAME}"
             )
         name = self._text(self._read_bytes(length, f"the name of {what}"), f"the name of {what}")
+        # Names appear in messages and logs.
         if not name.isprintable():
             raise self._broken(f"the name of {what} has characters that cannot be shown: {name!a}")
         return name
@@ -196,6 +200,7 @@ class _Reader:
         if code in _NUMBERS:
             self._skip(length * _NUMBERS[code].size, key)
         elif code == _STRING:
+            # Each string has at least its length, so impossible counts end before the loop.
             self._has(length * _LENGTH.size, key)
             if length > MOST_TEXTS:
                 raise self._broken(f"{key} has {length} texts; at most {MOST_TEXTS} are read")
@@ -211,6 +216,7 @@ class _Reader:
         count = self._number(_TYPE, name)
         if not 1 <= count <= MOST_DIMENSIONS:
             raise self._broken(f"{name} has {count} dimensions; 1 to {MOST_DIMENSIONS} are read")
+        # GGUF lists the fastest dimension first.
         shape = tuple(self._number(_LENGTH, name) for _ in range(count))[::-1]
         code, offset = self._number(_TYPE, name), self._number(_LENGTH, name)
         kind = NAMES.get(code, f"number {code}")
@@ -238,6 +244,7 @@ class _Reader:
         """
         end, before = 0, ""
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
+            # Sorted by offset, so it suffices to compare neighbours.
             if tensor.begin < end:
                 raise self._broken(f"{before} and {name} overlap")
             end, before = tensor.begin + tensor.nbytes, name
@@ -253,6 +260,7 @@ class _Reader:
     def _read_bytes(self, count: int, what: str) -> bytes:
         self._has(count, what)
         taken = self._file.read(count)
+        # The size was read before: the file may be written to meanwhile.
         if len(taken) < count:
             raise self._broken(f"it became shorter while {what} was read")
         self._at += count

@@ -79,8 +79,10 @@ def renamed(name: str, architecture: str) -> str | None:
     layer, stem, expert, ending = found.groups()
     if layer is None:
         return f"{_WHOLE[stem]}.{ending}" if stem in _WHOLE and expert is None else None
+    # An architecture's own names override: "ffn_norm" is another norm in Gemma.
     known = {**_LAYER, **_OTHERS.get(architecture, {})}
     if expert is not None:
+        # Files with one tensor for each expert use the stacked tensor's name without its ending.
         stem = f"{stem}{_STACKED}"
     if stem not in known:
         return None

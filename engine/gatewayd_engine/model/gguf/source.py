@@ -78,6 +78,7 @@ class GgufSource:
         plain = 1.0 / spec.rope.theta ** (
             torch.arange(0, spec.rope.rotary_dim, 2) / spec.rope.rotary_dim
         )
+        # llama.cpp divides the plain frequencies by these factors.
         expected = plain / frequencies(spec.rope)
         if tensor.type == "F32" and tensor.shape == tuple(expected.shape):
             found = _read(path, FREQUENCIES, tensor)
@@ -91,6 +92,7 @@ class GgufSource:
 
 def _heads(files: GgufFiles, spec: ModelSpec) -> dict[str, int]:
     """Return the projections whose rows are reordered, with their numbers of heads."""
+    # For other architectures the conversion keeps Hugging Face's order of rows.
     if files.architecture != "llama":
         return {}
     return {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads}
@@ -110,10 +112,12 @@ def _stored(full: str, tensor: Tensor) -> tuple[str, Stored]:
 def _read(path: Path, name: str, tensor: Tensor) -> torch.Tensor:
     """Read a tensor flat in its dtype; uint8 for quantized blocks."""
     raw = torch.empty(tensor.nbytes, dtype=torch.uint8)
+    # Read straight into the tensor's memory: unbuffered, without a copy.
     view = raw.numpy().data
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(tensor.begin)
+            # Linux reads at most 2 GiB at once.
             while view:
                 count = file.readinto(view)
                 if not count:

@@ -81,6 +81,7 @@ class Stack:
             return False
         for name, tensor in tensors_of(form).items():
             into = self._tensors[name]
+            # Float16 must be exact for all experts: one that needs float32 widens the whole stack.
             if name in _FACTORS and into.dtype == torch.float16 != tensor.dtype:
                 self._tensors[name] = into = into.float()
                 self._all = with_tensors(self._all, self._tensors)
@@ -90,6 +91,7 @@ class Stack:
     @property
     def matrices(self) -> ExpertMatrices:
         """The stacked matrices; valid once every expert has been set."""
+        # Not before all experts are set, as a widened stack replaces the tensors.
         if self._matrices is None:
             one = one_of(self._all, 0)
             self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape)
@@ -142,5 +144,6 @@ def _kind(form: Form) -> tuple[object, ...]:
         (name, tensor.shape, None if name in _FACTORS else tensor.dtype)
         for name, tensor in tensors_of(form).items()
     ]
+    # Bits, zero point and the like must agree, too: one kernel multiplies all experts.
     rest = () if isinstance(form, torch.Tensor) else form
     return (type(form), *tensors, *(each for each in rest if not isinstance(each, torch.Tensor)))

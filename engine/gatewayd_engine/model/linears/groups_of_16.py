@@ -51,19 +51,24 @@ class GroupsOf16Linear(PackedLinear):
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         codes, scales, offsets, self._order = *weight[:3], None
         if weight.group_of is not None:
+            # Columns of a group become adjacent; inputs are reordered alike.
             self._order = weight.group_of.argsort(stable=True)
             codes = codes[:, self._order]
+        # Unsigned codes are shifted to be centred on zero; offsets make up for it below.
         lowest = 0 if codes.dtype == torch.int8 else -(1 << (weight.bits - 1))
         whole = codes.to(torch.int16).add_(lowest)
         kind = _sum(whole)
         whole -= kind.middle
+        # The nearest multiple of ``high``; the second code has the rest, zero where one suffices.
         first = whole.add(kind.high // 2).floor_divide_(kind.high).clamp_(-_HALF, _HALF - 1)
         second = whole.sub_(first * kind.high).mul_(kind.low)
+        # Sixteen first codes, then the sixteen second codes of the same columns: one group of 32.
         both = torch.stack([_in_sixteens(each.to(torch.int8)) for each in (first, second)], 2)
         if kind.middle != lowest or offsets is not None:
             offsets = (kind.middle - lowest) * scales + (0.0 if offsets is None else offsets)
             # Each column is multiplied twice, by ``high`` and by ``low``, and so is its offset.
             offsets /= kind.high + kind.low
+        # Factors are on the inputs, as a group of 32 has one scale.
         self._times = torch.tensor([[kind.high], [kind.low]], dtype=torch.bfloat16)
         twice = weight._replace(codes=both.flatten(1), offsets=offsets, bits=4, group_of=None)
         self._inner = Int4Linear(twice)

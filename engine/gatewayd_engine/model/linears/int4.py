@@ -35,18 +35,22 @@ class Int4Linear(PackedLinear):
         self._rows, columns = weight.codes.shape
         codes, self._order = weight.codes, None
         if weight.group_of is not None:
+            # Columns of a group become adjacent; inputs are reordered alike.
             self._order = weight.group_of.argsort(stable=True)
             codes = codes[:, self._order]
         is_signed = codes.dtype == torch.int8
         size = columns // weight.scales.shape[1]
+        # The largest kernel size that divides the groups: fewer scales to read.
         self._size = next(each for each in _SIZES if size % each == 0)
         scales = weight.scales.bfloat16()
         offsets = torch.zeros_like(weight.scales) if weight.offsets is None else weight.offsets
+        # The kernel subtracts 8 from codes. Signed ones get 8 added below, so only offsets remain.
         middles = (offsets if is_signed else offsets + _HALF * weight.scales).bfloat16()
         pairs = torch.stack((scales, middles), -1).transpose(0, 1)  # [groups, rows, 2]
         pairs = pairs.repeat_interleave(size // self._size, 0)
         missing = -self._rows % _ROWS
         self._numbers = torch.nn.functional.pad(pairs, (0, 0, 0, missing)).contiguous()
+        # Whole packs, so that packed blocks can be concatenated.
         step = max(1, _BLOCK // columns // _TOGETHER) * _TOGETHER
         blocks = []
         for some in torch.split(codes, step):

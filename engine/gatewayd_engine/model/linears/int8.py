@@ -52,11 +52,13 @@ class Int8Linear:
         """See ``LinearOp``."""
         if self._scale is None:
             wide = x.float()
+            # Rows of zeros get codes of zero. A NaN stays in its row's scale, and so in outputs.
             scales = wide.abs().amax(-1, keepdim=True).mul_(1 / _LARGEST).clamp_min_(_LEAST)
             made = self._sums(wide.div(scales).round_())
         else:
             scales = scales_of(x, self._scale)
             made = self._sums(codes_of(x, self._scale, torch.int8))
+        # First the input's scales, then the weight's, as on a GPU, where the bits are the same.
         if out is None or out.dtype != torch.float32:
             made = torch.mul(made, scales)
         else:

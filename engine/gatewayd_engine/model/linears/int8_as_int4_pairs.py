@@ -30,9 +30,12 @@ class Int8AsInt4PairsLinear(PackedLinear):
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         codes, scales, offsets = weight.codes, weight.scales, weight.offsets
         if codes.dtype == torch.uint8:
+            # Flipping the highest bit subtracts 128 in two's complement.
             codes = (codes ^ _MIDDLE).view(torch.int8)
             offsets = _MIDDLE * scales + (0.0 if offsets is None else offsets)
         middles = _HALF * scales + (0.0 if offsets is None else offsets)
+        # code = 16 * high + low; the shift keeps the sign. 8 is subtracted from the low half to
+        # make it signed, and added as part of the offsets.
         high = weight._replace(codes=codes >> 4, scales=16 * scales, offsets=middles, bits=4)
         low = weight._replace(codes=(codes & 15) - _HALF, offsets=None, bits=4)
         self._high, self._low = Int4Linear(high), Int4Linear(low)

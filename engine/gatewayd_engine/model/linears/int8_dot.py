@@ -88,11 +88,13 @@ def _is_exact() -> bool:
     """
     drawn = torch.Generator().manual_seed(0)
     codes = torch.randint(-128, 128, (64, 2048), generator=drawn)
+    # The largest sums, where a processor that saturates or rounds shows it.
     codes[:2] = torch.tensor([[127], [-128]])
     x = torch.randint(-127, 128, (40, 2048), generator=drawn)
     x[:3] = torch.tensor([[127], [-127], [1]])
     try:
         made = PackedSums(codes.to(torch.int8))(x.float())
+    # Torch has no such operation, or none for this processor.
     except (AttributeError, RuntimeError):
         return False
     return torch.equal(made, (x.double() @ codes.double().t()).float())

@@ -42,6 +42,7 @@ def open_matmul_plugins(
                     " set it as [quantizer] strategy instead"
                 )
             watched = plugin_times.watch(_KIND, choice.name, strategy)
+            # Before ``open``: a plugin that fails halfway is closed as well.
             opened.callback(watched.close)
             try:
                 watched.open(QuantizerResources(config.model, config.device))
@@ -49,5 +50,6 @@ def open_matmul_plugins(
                 reason = str(error) if isinstance(error, ValueError) else describe_error(error)
                 raise EngineConfigError(f"[quantizer] kernels: {who}: {reason}") from error
             found.append(MatmulPlugin(choice.name, watched))
+        # All are open: from here on none is closed.
         opened.pop_all()
         return MatmulPlugins(found)

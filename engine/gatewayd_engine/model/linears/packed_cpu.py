@@ -70,6 +70,7 @@ class WeightOnlyInt8Linear(PackedLinear):
 
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
         sums = torch._weight_int8pack_mm(x.to(torch.bfloat16).contiguous(), self._codes, self._ones)
+        # Promotes to float32, as the scales are.
         return sums.mul(self._scales)
 
 

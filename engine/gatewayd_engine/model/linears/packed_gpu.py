@@ -49,9 +49,12 @@ class GroupedLinear:
         weight = self._weight
         if out is None:
             out = x.new_empty(len(x), weight.rows)
+        # Few tokens are bound by reading the weight, so codes are read.
         if len(x) <= MOST_LINES:
             self._kernels.grouped_mm(x, weight, self._bias, self._room, out)
             return out
+        # Many are bound by compute, so cuBLAS multiplies floats, in parts that fit the scratch.
+        # Launches are in order, so a part may overwrite the one before.
         for first in range(0, weight.rows, self._at_once):
             count = min(self._at_once, weight.rows - first)
             numbers = self._room.dense[: weight.columns * count].view(weight.columns, count)

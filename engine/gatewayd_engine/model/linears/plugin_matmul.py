@@ -92,12 +92,14 @@ class MatmulPlugins:
         for name, strategy in self._matmul_plugins:
             who = f"{Kind.QUANTIZER}.{name}"
             try:
+                # Either may decline: by the form alone, or after a look at the values.
                 product = strategy.take(form, weight, bias) if strategy.suits(form) else None
                 if product is None:
                     continue
                 is_new = (name, form) not in self._checked
                 counts = (_CHECK_BATCH, _LARGE_CHECK_BATCH) if is_new else (_CHECK_BATCH,)
                 problem = _find_problem(product, form, weight, bias, counts)
+                # Even if a problem was found: that ends the start.
                 self._checked.add((name, form))
                 made = PluginLinear(name, product)
             except Exception as error:
@@ -149,6 +151,7 @@ class PluginLinear(BatchInvariantMode):
             StrategyFault: the plugin raised; there is no fallback, as only it has the weight.
         """
         try:
+            # Slow, but where rows depend on each other only single ones are batch-invariant.
             if self.is_steady and self._by_row and len(x) > 1:
                 return self._one_by_one(x, out)
             return self._product(x, out=out)
@@ -202,8 +205,10 @@ def _find_problem(
     Returns:
         What is wrong, as the rest of a sentence about the plugin; empty if nothing is.
     """
+    # On the CPU: the same inputs on every device and at every start.
     generator = torch.Generator().manual_seed(form.rows)
     count = min(_CHECKED_ROWS, form.rows)
+    # Spread over the whole matrix, both ends included.
     seen = torch.linspace(0, form.rows - 1, count, device=form.device).long()
     numbers = dense(slice_rows(weight, seen)).double()
     add = numbers.new_zeros(len(seen)) if bias is None else bias[seen].double()

@@ -23,6 +23,7 @@ def make_cpu_linear(weight: Weight, bias: torch.Tensor | None = None) -> LinearO
         return Linear(weight.values, bias)  # CPUs have no sparse kernel
     if isinstance(weight, StaticWeight):
         return _static(weight, bias)
+    # From the fastest kernel to the slowest; the first that fits is used.
     if _is_for_both_bytes(weight):
         return Int8Linear(weight, bias)
     if fits_int4(weight):
@@ -39,6 +40,7 @@ def make_cpu_linear(weight: Weight, bias: torch.Tensor | None = None) -> LinearO
 def _static(weight: StaticWeight, bias: torch.Tensor | None) -> LinearOp:
     inner = weight.weight
     if isinstance(inner, GroupedWeight):
+        # Both sides stay codes if a kernel multiplies them; else rounded inputs are floats.
         inner = inner._replace(activations=weight.activations)
         if _is_for_both_bytes(inner):
             return Int8Linear(inner, bias, weight.scale)

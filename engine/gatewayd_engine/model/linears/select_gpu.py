@@ -54,6 +54,7 @@ class DeviceLinears:
     """
 
     def __init__(self, kernels: Kernels, scratch: SharedScratch | None = None) -> None:
+        # Weak: the tuner must not hold matrices in memory that a model has discarded.
         self._dense: list[ref[DenseGpuLinear]] = []
         self.fusion = Fusion()
         self._kernels = kernels
@@ -84,6 +85,7 @@ class DeviceLinears:
             )
         if isinstance(weight, StaticWeight):
             return self._static(weight, bias, dtype)
+        # By row, by block, packed, dequantized: the first that fits.
         rounds = row_linear_type(weight)
         if rounds is not None:
             return rounds(weight, bias, self._kernels, dtype)
@@ -115,6 +117,7 @@ class DeviceLinears:
     ) -> LinearOp:
         inner = weight.weight
         if isinstance(inner, GroupedWeight):
+            # Both sides stay codes if a kernel multiplies them; else rounded inputs are floats.
             inner = inner._replace(activations=weight.activations)
             rounds = row_linear_type(inner)
             if rounds is not None:
@@ -160,6 +163,7 @@ class DenseGpuLinear:
 
     def shares_storage(self, weight: torch.Tensor) -> bool:
         """Whether the matrix shares its memory with a weight, rather than being a copy."""
+        # Storages, as a transposed view has a tensor object of its own.
         return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -168,6 +172,7 @@ class DenseGpuLinear:
             return self._fused(x, out)
         # Looked up at captures and in eager steps; replayed CUDA graphs bypass this code.
         launch = self.launches.get(x.shape[0]) if self.launches else None
+        # Tuned kernels read raw pointers and were checked with contiguous operands.
         if launch is not None and x.is_contiguous() and (out is None or out.is_contiguous()):
             if out is None:
                 out = x.new_empty(x.shape[0], self.matrix.shape[0])

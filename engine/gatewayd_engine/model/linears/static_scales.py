@@ -28,6 +28,7 @@ def codes_of(x: torch.Tensor, scale: float, codes: torch.dtype) -> torch.Tensor:
     made = x.float().div(scale)
     if codes == torch.int8:
         return made.round_().clamp_(least, most)
+    # Clamped first: torch's cast to e4m3 makes NaN of what is beyond the largest code.
     return made.clamp_(least, most).to(codes)
 
 
@@ -46,6 +47,7 @@ def rounded(x: torch.Tensor, scale: float, codes: torch.dtype) -> torch.Tensor:
 
 def scales_of(x: torch.Tensor, scale: float) -> torch.Tensor:
     """Return the scale of each row, float32 ``[n, 1]``; NaN for rows with a NaN or an infinity."""
+    # Zero times a NaN or an infinity is NaN.
     return x.sum(-1, keepdim=True, dtype=torch.float32).mul_(0.0).add_(scale)
 
 
@@ -66,6 +68,7 @@ class StaticLinear(BatchInvariantMode):
         self._type = TYPES[weight.activations]
         self._scale = weight.scale
         self._bias = bias
+        # Last: it sets ``is_steady``, which is passed on to the wrapped layer.
         super().__init__()
 
     @property

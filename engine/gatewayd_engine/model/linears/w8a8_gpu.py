@@ -75,6 +75,7 @@ class RoundedLinear(ABC):
     ) -> torch.Tensor:
         """See ``LinearOp``."""
         given = x if isinstance(x, QuantizedRows) else self._rounded(x)
+        # Codes may have padding rows; scales have one row for each token.
         n = len(given.scales)
         if out is None:
             out = torch.empty((n, self._rows), dtype=self._dtype, device=given.scales.device)
@@ -117,6 +118,7 @@ class RowLinear(RoundedLinear):
     ) -> None:
         super().__init__(weight.codes.dtype, 0, len(weight.codes), bias, kernels, dtype)
         self._scale = scale
+        # Column-major, as products of 8-bit codes on a GPU read their second factor.
         self._codes = weight.codes.contiguous().t()
         self._scales = weight.scales.reshape(1, -1).contiguous()
 

@@ -52,6 +52,7 @@ class Checkpoint:
         self._source = source
         self.shapes: Shapes = layout(spec, _Present(source.stored))
         self._matrices = matrices(self.shapes)
+        # Filled by ``_check``, with the matrices that the scheme stores in a form of its own.
         self._packed: dict[str, Matrix] = {}
         self._check()
 
@@ -95,12 +96,14 @@ class Checkpoint:
         if matrix is None or self._scheme is None:
             return self._source.read(f"{name}.weight")
 
+        # The tensor that was read last: errors of a scheme name its file.
         last = name
 
         def read_tensor(suffix: str) -> torch.Tensor:
             nonlocal last
             full = f"{name}.{suffix}"
             if full not in self._source.stored:
+                # The contract of ``take``: schemes notice by it that an optional tensor is absent.
                 raise KeyError(suffix)
             last = full
             return self._source.read(full)
@@ -108,6 +111,7 @@ class Checkpoint:
         try:
             self._refuse_lost_bias(name)
             return validated(matrix, self._scheme.weight(matrix, read_tensor))
+        # A LoadError is a ValueError, and names its file already.
         except LoadError:
             raise
         except ValueError as error:
@@ -138,6 +142,7 @@ class Checkpoint:
             LoadError: some differ; the message lists them.
         """
         stored = self._source.stored
+        # All problems are collected, as one cause often changes many tensors.
         missing, wrong, known = [], [], {*scale_names(self.spec)}
         for name, shape in self.shapes.items():
             for full, forms, is_needed in self._forms(name, shape):
@@ -195,6 +200,7 @@ class Checkpoint:
         found, file = self._source.stored[name], self._source.where(name)
         if found.dtype not in {form.dtype for form in forms}:
             allowed = ", ".join(dict.fromkeys(form.dtype for form in forms))
+            # Integers where floats are expected suggest that an announcement is missing.
             if f"{name.removesuffix('.weight')}.weight" in self._matrices and self._scheme is None:
                 return f"{file}: {name} holds {found.dtype}, {self._unannounced()}"
             return f"{file}: {name} holds {found.dtype}; supported are {allowed}"
@@ -242,6 +248,7 @@ class Checkpoint:
         bias = f"{name}.{_BIAS}"
         if bias in self.shapes or bias not in self._source.stored:
             return
+        # Made when the matrix is read, not at ``open``, as it needs the numbers of the bias.
         if self._source.read(bias).any():
             raise LoadError(
                 f"{self._source.where(bias)}: {bias} is not all zeros, but the model of"
@@ -261,6 +268,7 @@ class _Present:
 
 def _describe(announced: Announcement) -> str:
     """Describe a quantization for an error message: its location and its numeric settings."""
+    # Only the first ones: an announcement may have hundreds of numbers.
     some = islice(_numbers(announced.values), _MOST_NUMBERS)
     numbers = ", ".join(f"{shown(name)} {shown(str(value))}" for name, value in some)
     return f"{announced.where}: {numbers}" if numbers else announced.where

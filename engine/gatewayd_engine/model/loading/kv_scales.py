@@ -72,6 +72,7 @@ def row_factors(spec: ModelSpec, scales: KvScales) -> torch.Tensor:
 
     With query and key norms, the scales are folded into these instead; see ``scaled_norms``.
     """
+    # A norm after the projection would cancel a factor before it.
     query, key = (1.0, 1.0) if spec.family.qk_norm else (scales.key, 1 / scales.key)
     heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
     parts = zip((query, key, 1 / scales.value), heads, strict=True)
@@ -90,6 +91,7 @@ def scaled_output(weight: Weight, scales: KvScales) -> Weight:
     """Fold the value scale into the output projection, whose input was divided by it."""
     made = scale_rows(weight, torch.tensor(scales.value))
     if isinstance(made, StaticWeight):
+        # Its inputs are divided by ``scales.value``, and so is the scale that quantizes them.
         return made._replace(scale=made.scale / scales.value)
     return made
 
@@ -103,6 +105,7 @@ def _read(spec: ModelSpec, source: TensorSource) -> dict[int, KvScales]:
     found = {}
     for index in range(spec.num_layers):
         keys, values = (_first(source.stored, index, parts) for parts in (_KEYS, _VALUES))
+        # Two names or none: a single scale takes both places.
         names = [name for name in (keys or values, values or keys) if name is not None]
         if names:
             found[index] = KvScales(*(_number(name, source) for name in names))
@@ -116,6 +119,7 @@ def _first(stored: Mapping[str, Stored], index: int, parts: tuple[str, ...]) -> 
 
 def _number(name: str, source: TensorSource) -> float:
     stored, where = source.stored[name], f"{source.where(name)}: {name}"
+    # "F" is in the names of all float dtypes and of no other.
     if stored.shape not in _ONE or "F" not in stored.dtype:
         found = f"{stored.dtype} {list(stored.shape)}"
         raise LoadError(f"{where} is {found}; one float for all heads of a layer can be read")

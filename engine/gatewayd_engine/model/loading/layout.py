@@ -65,6 +65,7 @@ def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
 
 def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
     """Return the name prefix of a layer's router and experts, which differs for Mixtral."""
+    # Releases name Mixtral's experts differently; the stored tensors decide.
     if spec.family.experts == "mixtral" and f"{layer}.mlp.gate.weight" not in present:
         return f"{layer}.block_sparse_moe"
     return f"{layer}.mlp"
@@ -112,6 +113,7 @@ def _joined(
     has_bias: bool,
     present: Container[str],
 ) -> Shapes:
+    # The stored tensors decide, not the architecture: some tools split or fuse projections.
     if f"{prefix}.{joined}.weight" in present:
         return _linear(f"{prefix}.{joined}", sum(rows.values()), columns, has_bias)
     shapes: Shapes = {}

@@ -161,6 +161,7 @@ class _Random:
         self._progress(self._made / self.num_parameters)
         if name.endswith("norm.weight"):
             return tensor.fill_(1.0)
+        # A sum over ``shape[-1]`` inputs then has about the magnitude of one of them.
         return tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)
 
     def matrix(self, name: str) -> Weight:

@@ -48,28 +48,33 @@ def read_header(path: Path) -> dict[str, Stored]:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            # Before the header is read: the length is untrusted, up to 2 ** 64.
             if size < _LENGTH_BYTES or length > min(size - _LENGTH_BYTES, LONGEST):
                 raise _broken(path, f"its header is of {length} bytes, the file of {size}")
             values = json.loads(file.read(length), object_pairs_hook=_refuse_duplicates)
     except OSError as error:
         raise LoadError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
+        # A LoadError is a ValueError, too.
         if isinstance(error, LoadError):
             raise
         raise _broken(path, f"its header is no JSON: {error}") from error
     if not isinstance(values, dict):
         raise _broken(path, "its header is no JSON object")
+    # The only entry that is no tensor.
     values.pop("__metadata__", None)
     found: dict[str, Stored] = {}
     ranges: list[_ByteRange] = []
     for name, value in values.items():
         found[name], byte_range = _entry(path, name, value)
         ranges.append(byte_range)
+    # By begin, then end: tensors without elements precede the one at the same offset.
     _check(path, sorted(ranges), size - _LENGTH_BYTES - length)
     return found
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Python's parser would silently keep the last of two tensors with one name.
     values = dict(pairs)
     if len(values) < len(pairs):
         counts = Counter(name for name, _ in pairs)
@@ -94,6 +99,7 @@ def _entry(path: Path, name: str, value: object) -> tuple[Stored, _ByteRange]:
         raise LoadError(
             f"{path}: tensor {name} has the unknown dtype {shown(dtype)}; supported are {known}"
         )
+    # Python's integers do not overflow, whatever sizes a header claims.
     needed = math.prod(shape) * _SIZES[dtype]
     if len(offsets) != 2 or offsets[1] - offsets[0] != needed:
         raise _broken(path, f"{name} is {dtype} {shape}, {needed} bytes, but lies at {offsets}")
@@ -104,6 +110,7 @@ def _sizes(value: object) -> list[int] | None:
     """Return a JSON value if it is a short list of valid sizes, else None."""
     if not isinstance(value, list) or len(value) > MOST_DIMENSIONS:
         return None
+    # ``type`` and not ``isinstance``, because a bool is an int in Python.
     return value if all(type(each) is int and 0 <= each < MOST_BYTES for each in value) else None
 
 

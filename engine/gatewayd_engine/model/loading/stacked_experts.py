@@ -44,6 +44,7 @@ class _SplitExpertsSource:
         self._moe = moe
         self._locations: dict[str, _Location] = {}
         self.stored: dict[str, Stored] = {}
+        # Names of the other tensors in the files, by the names under which they are shown.
         self._names: dict[str, str] = {}
         for name, stored in source.stored.items():
             if name.endswith((_GATE_UP, _DOWN)):
@@ -93,6 +94,7 @@ class _SplitExpertsSource:
             for part, some in self._parts(name):
                 shown = f"{experts}.{number}.{part}.weight"
                 self._locations[shown] = _Location(name, number, some)
+                # Rows of the slice, which may be open.
                 size = len(range(*some.indices(rows)))
                 self.stored[shown] = Stored(stored.dtype, (size, columns))
 

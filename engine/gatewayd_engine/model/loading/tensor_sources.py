@@ -65,6 +65,7 @@ class SafetensorsSource:
         self.stored: dict[str, Stored] = {}
         self._home: dict[str, Path] = {}
         self._open: dict[Path, _File] = {}
+        # Headers of all files are validated first; none is mapped before a tensor of it is read.
         for path in weight_files(folder):
             for name, stored in read_header(path).items():
                 if name in self._home:
@@ -88,6 +89,7 @@ class SafetensorsSource:
         Raises:
             LoadError: it cannot be read.
         """
+        # safetensors reads the bytes of the slice only, not the whole stack.
         index = (slice(number, number + 1), rows)
         return self._read(name, lambda file: file.get_slice(name)[index]).squeeze(0)
 

@@ -15,6 +15,7 @@ def main() -> None:
     """Run the quality job."""
     job, emit = read_job(QualityJob)
     logging.basicConfig(level=logging.ERROR)
+    # Before torch is imported: OpenMP reads its settings when it is loaded.
     threads = configure_threads(job.schemes[0].config.threads)
 
     import torch

@@ -43,6 +43,7 @@ def measure(job: QualityJob, host: PluginHost, emit: Callable[[Event], None]) ->
                 emit(QualityFailed(f"{job.reference.name}: {_sentence(error)}"))
                 return
             opened.callback(reference.close)
+        # A scheme that fails is reported and does not stop the others.
         for index, scheme in enumerate(job.schemes):
             try:
                 with closing(SchemeModel(scheme.config, host, longest, prompt)) as candidate:
@@ -91,6 +92,7 @@ def _read(
     ids, begin = sample.ids, sample.prompt
     following = torch.tensor(ids[1:])
     expected = repeat(None) if reference is None else reference.logits(ids, begin)
+    # Both yield chunks with the same boundaries; see ``SchemeModel.logits``.
     for logits, others in zip(candidate.logits(ids, begin), expected, strict=False):
         # The last token has no successor to be scored with.
         after = following[begin : begin + len(logits)]

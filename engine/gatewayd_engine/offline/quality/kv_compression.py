@@ -92,6 +92,7 @@ class MeasuredCompression:
         self.total_pages += pages
         self.held_pages += pages
         if front is not None:
+            # Compaction releases the pages of the shift and allocates some for biases.
             self.held_pages -= front.shift // self._pool.page_size - len(front.bias)
             # The next sequence reads biases as masked KV records, where their bits may be NaN.
             self._pool.data[list(front.bias)] = 0
@@ -116,14 +117,18 @@ class MeasuredCompression:
             return None
         size, count = self._pool.page_size, len(ids)
         lengths = np.array([count])
+        # There is one sequence, so at most one plan is carried out.
         for plan in self._strategy.plan(np.zeros(1, np.int64), lengths, lengths):
             check_plan(plan, count, size)
             covered, kept = plan.covered, plan.kept
             fresh = kept // size + bias_pages(self._pool, kept)
+            # Without fewer pages there is nothing to gain.
             if fresh >= covered // size:
                 continue
             last = min(plan.queries, count)
             pages = table[: -(-count // size)].tolist()
+            # The pages of the prompt are read for all layers before the first of them is
+            # overwritten.
             attend = CompactionQueries(
                 self._shape, self._pool, pages, count, covered, self._ask(kept)
             )
@@ -163,6 +168,7 @@ class CountingSelector:
         """See ``Selects``."""
         found: NDArray[np.int64] = self._strategy.budgets(rows, lengths)
         total = int(lengths[0]) * self._each * self._layers
+        # Everything counts as read until ``select`` returns a selection for a layer.
         self.total += total
         self.read += total
         return found
@@ -221,6 +227,7 @@ def open_compression(
             )
         )
     except BaseException as error:
+        # It may have started threads or opened files before it failed.
         strategy.close()
         if not isinstance(error, ValueError):
             raise
@@ -238,6 +245,7 @@ def _with_reachable_length(
     default = getattr(known, "default", None)
     if _AT_LEAST in settings or not isinstance(default, int) or not 0 < prompt < default:
         return settings, ""
+    # The setting's own lower bound, as the configuration would enforce it.
     least = max((getattr(bound, "ge", 0) for bound in getattr(known, "metadata", ())), default=0)
     if prompt < least:
         return settings, ""

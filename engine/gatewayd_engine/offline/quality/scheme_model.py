@@ -64,6 +64,7 @@ class SchemeModel:
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         folder = Path(config.model)
         spec = read_spec(folder, config.max_model_len)
+        # Enough for measuring the decoding speed, if texts are shorter.
         self._longest = min(max(longest, PROMPT + _STEPS), spec.max_model_len)
         plugin_times = PluginTimes(config.strategy_budget_ms / 1000)
         with ExitStack() as opened:
@@ -99,6 +100,7 @@ class SchemeModel:
                 self._attention = SelectiveAttention(
                     shape, pool, 1, copy_bytes, selection, is_steady=is_steady
                 )
+            # Until here an exception closes the strategies, from here on ``close`` does.
             self._opened = opened.pop_all()
         self._pace = ThreadTuning(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
@@ -106,6 +108,7 @@ class SchemeModel:
         self._sequence = 0
         self._compressed = compressed
         self._step_seconds: list[float] = []
+        # Bytes of a page as stored, by a codec if there is one.
         self._bytes_per_token = pool.data.nbytes / pool.data.shape[0] / config.page_size
         self.vocab_size = spec.vocab_size
         self.weight_bytes = self._decoder.weight_bytes
@@ -156,6 +159,7 @@ class SchemeModel:
             block: list[torch.Tensor] = []
             for position, one in enumerate(self.decoded(ids, begin), begin + 1):
                 block.append(one)
+                # Blocks end where the chunks of a reference without compression end.
                 if position % CHUNK == 0 or position == len(ids):
                     yield torch.cat(block)
                     block = []
@@ -203,6 +207,7 @@ class SchemeModel:
             began = time.perf_counter()
             token = int(self._computed(position, [token])[0].argmax())
             seconds.append(time.perf_counter() - began)
+        # The first steps also gather the dense copy, and try numbers of threads.
         return 1 / median(seconds[_WARM:] or seconds)
 
     def _start_sequence(self, prompt: int) -> None:
@@ -211,6 +216,7 @@ class SchemeModel:
         The length is set before the first chunk: a last chunk of one token would otherwise count
         as a decoding step.
         """
+        # A new id, so that no dense copy of the previous sequence is continued.
         self._sequence += 1
         if self._compressed is not None:
             self._compressed.row.decodes_from[:] = prompt

@@ -37,6 +37,7 @@ class Scores:
         log_p = reference.log_softmax(-1)
         self._reference_surprise -= _at(log_p, following)
         self._agreed += int((log_p.argmax(-1) == log_q.argmax(-1)).sum())
+        # KL(P || Q) of each token, with P the reference; sums in float64.
         self._divergences.append((log_p.exp() * (log_p - log_q)).sum(-1, dtype=torch.float64))
 
     def figures(self) -> QualityFigures:

@@ -46,6 +46,7 @@ def read(path: Path) -> list[QualityText]:
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(values, dict):
                 raise ValueError(f'line {number} is not an object with "text"')
+            # The header line of bundled files.
             if "licence" in values and "text" not in values:
                 continue
             kind, text = values.get("kind", "text"), values.get("text")

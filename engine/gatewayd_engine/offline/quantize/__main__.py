@@ -15,6 +15,7 @@ def main() -> None:
     """Run the quantization job."""
     job, emit = read_job(QuantizeJob)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    # Before torch is imported: OpenMP reads its settings when it is loaded.
     threads = configure_threads(job.threads)
 
     import torch

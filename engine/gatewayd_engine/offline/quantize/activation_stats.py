@@ -24,8 +24,11 @@ class InputStats:
 
     def add(self, x: torch.Tensor, step: int) -> None:
         """Add rows ``[n, columns]`` to the Gram matrix, and sample every ``step``-th one."""
+        # Summed up in float64: in float32 the error would grow with the number of tokens.
         product = (x.t() @ x).double()
         self._sum = product if self._sum is None else self._sum.add_(product)
+        # Every ``step``-th row of all calls together, not of each. Cloned, as a view would hold all
+        # of x.
         self._rows.append(x[-self.count % step :: step].clone())
         self.count += len(x)
 

@@ -40,6 +40,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **metadata: s
         seen.add(address)
 
     def write(path: Path) -> None:
+        # Created with the umask, to read the mode that the file should have.
         path.touch()
         mode = path.stat().st_mode
         save_file(separate, path, metadata=metadata or {"format": "pt"})
@@ -121,6 +122,7 @@ def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     temporary = path.with_name(path.name + _UNFINISHED)
     try:
         write(temporary)
+        # Contents before the name: after a loss of power, a file with this name is complete.
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.replace(path)

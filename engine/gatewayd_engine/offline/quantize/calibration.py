@@ -80,19 +80,23 @@ class Calibration:
             LoadError: the quantizer refuses a matrix, or returned an invalid weight.
         """
         strategy = self._writer.calibrates
+        # Without calibration: round to nearest.
         if strategy is None or not self._stream:
             for done, group in enumerate(groups, 1):
                 self._apply_fit(group, self._nearest(group), None)
                 self._advance(done / len(groups))
             return self._fitted
+        # In the order of computation: inputs come from matrices that are quantized, as for GPTQ.
         if strategy.propagates:
             for done, group in enumerate(groups, 1):
                 self._fit(group, strategy, self._seen([group], ends=True)[group.name])
                 self._advance(done / len(groups))
             return self._fitted._replace(stream=self._passed(self._stream))
+        # All inputs come from the unquantized part, as for AWQ: collect them before it is changed.
         stream, seen = self._passed(self._stream), self._seen(groups, ends=False)
         # Backwards, so that factors are folded into a matrix before it is quantized itself.
         for done, group in enumerate(reversed(groups), 1):
+            # Popped, to release a Gram matrix once it has been used.
             self._fit(group, strategy, seen.pop(group.name))
             self._advance(done / len(groups))
         return self._fitted._replace(stream=stream)
@@ -108,6 +112,7 @@ class Calibration:
         seen = ActivationStats([group.name for group in groups], tokens, ends=ends)
         part = self._build(self._tensors, seen)
         for x in self._stream:
+            # Raised after the group's input, to skip the rest of the part.
             with suppress(InputsCollected):
                 part(x)
         return seen.inputs
@@ -123,6 +128,7 @@ class Calibration:
             self._apply_fit(group, self._nearest(group), None, few=inputs.count)
             return
         gram, weights, folding = inputs.gram, self._weights(group), None
+        # With propagation the preceding matrix is quantized already, and absorbs no factors.
         if group.before is not None and not strategy.propagates:
             folding = Folding(self._tensors.checkpoint, group.before, self._tensors)
         site = Site(
@@ -148,6 +154,7 @@ class Calibration:
         self, group: InputGroup, fit: Fit, gram: torch.Tensor | None, few: int | None = None
     ) -> None:
         """Replace a group's matrices by their quantized ones, and record the errors."""
+        # Before the loop, which replaces the weights.
         nearest = self._nearest(group)
         for matrix, before, made, plain in zip(
             group.matrices, self._weights(group), fit.weights, nearest.weights, strict=True
@@ -156,6 +163,8 @@ class Calibration:
                 after = dense(validated(matrix, made))
             self._tensors.replace(f"{matrix.name}.weight", after)
             self._fitted.tensors.update(self._writer.pack(matrix, made))
+            # The matrix expects divided inputs: with the original ones it is equivalent to this
+            # weight.
             effective = after if fit.factors is None else after / fit.factors
             lost, nearest_lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
             self._fitted.fits.append(Fitted(matrix.name, lost, nearest_lost, few))
@@ -174,8 +183,10 @@ class Calibration:
         """Return a function of a group's weights: mean square change of the part's output."""
         some: Stream = []
         for x in self._stream:
+            # Whole sequences, because attention needs them.
             if sum(map(len, some)) < _LOSS_TOKENS:
                 some.append(x)
+        # The output with current weights: groups that follow in the part may be quantized already.
         whole = torch.cat(self._passed(some))
         now = self._weights(group)
 
@@ -184,6 +195,7 @@ class Calibration:
                 self._replace_weights(group, weights)
                 return float((torch.cat(self._passed(some)) - whole).square().mean())
             finally:
+                # Also if the part raises: later groups compute with these weights.
                 self._replace_weights(group, now)
 
         return loss

@@ -60,6 +60,7 @@ class _WithExperts:
         self._layers = layers
         self._writer = writer
         self._index = index
+        # Groups are in the order of computation, so those of an expert are adjacent.
         by_expert = groupby(groups, key=lambda group: group.expert)
         self._groups = {number: list(found) for number, found in by_expert}
         self._count = max(1, len(groups))
@@ -71,6 +72,7 @@ class _WithExperts:
         build = partial(self._layers.open_before_experts, self._index)
         made = self._fit(build, None, stream)
         sizes = [len(x) for x in made.stream]
+        # Without calibration texts no tokens are routed.
         if not sizes:
             for number in range(num_experts):
                 self._fit_expert(number, made, [])
@@ -79,10 +81,12 @@ class _WithExperts:
         made.stream.clear()
         norm, router = self._layers.routing(self._index)
         inputs = norm(after)
+        # Once for all tokens, before any expert is quantized.
         weights, chosen = router(inputs)
         for number in range(num_experts):
             rows, ranks = (chosen == number).nonzero(as_tuple=True)
             answers = self._fit_expert(number, made, list(torch.split(inputs[rows], _ROWS)))
+            # A token chooses an expert at most once, so no row is added to twice in one operation.
             after[rows] += torch.cat(answers) * weights[rows, ranks].unsqueeze(-1)
         return made._replace(stream=list(torch.split(after, sizes)))
 

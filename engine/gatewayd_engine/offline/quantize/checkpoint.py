@@ -87,6 +87,7 @@ def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
 
     def write() -> None:
         shard_names.append(list(shard))
+        # Final names contain the number of shards, which is known at the end.
         atomic_files.write_tensors(folder / f"shard-{len(shard_names):05}", shard)
         shard.clear()
 
@@ -111,6 +112,7 @@ def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
 
 
 def _is_copied(path: Path) -> bool:
+    # These are written here, and indices of shards of the source do not apply.
     if path.name in (_CONFIG, REPORT) or path.name.endswith(".index.json"):
         return False
     return path.suffix in _COPIED or path.name.startswith(_LICENCES)

@@ -108,7 +108,10 @@ class _Finder:
         yield from self._group(f"{prefix}.qkv_proj", names, InputSource(norm, is_norm=True), False)
         values, begin = names[-1], 0
         if len(names) == 1:
+            # In a fused matrix, values follow queries and keys.
             begin = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
+        # Attention averages values: scaling their rows scales the matching columns of the input of
+        # ``o_proj``.
         before = self._rows(values, begin, spec.head_dim)
         name, is_last = f"{prefix}.o_proj", not spec.family.post_norms
         yield from self._group(name, [name], before, is_last)
@@ -122,6 +125,7 @@ class _Finder:
         yield from self._group(f"{prefix}.gate_up_proj", names, norm, is_expert)
         begin = 0
         if len(names) == 1 and names[0] in self._here:
+            # In a fused matrix the up projection follows the gate, which is not linear.
             begin = self._here[names[0]].rows // 2
         before = self._rows(names[-1], begin, 0)
         name, is_last = f"{prefix}.{down}", not self._spec.family.post_norms

@@ -73,6 +73,7 @@ class Layers:
         """Embed token ids ``[n]``; float32 ``[n, hidden]``."""
         table = dense(self.checkpoint.matrix("model.embed_tokens"))
         scale = self._spec.embedding_scale
+        # Only the rows of these tokens are widened to float32.
         return table[ids].float() * (1.0 if scale is None else scale)
 
     def open(self, index: int, tensors: LayerTensors, watch: Watch | None = None) -> OpenLayer:
@@ -116,6 +117,7 @@ class OpenLayer:
 
     def __call__(self, stream: torch.Tensor) -> torch.Tensor:
         """Map the residual stream of a sequence, ``[n, hidden]``, to a new one after the layer."""
+        # The layer advances its input in place, and ``stream`` is used again.
         after = stream.clone()
         rotation = self._rotary.at(torch.arange(len(stream)))
         left = self._layer(after, None, rotation, self._attend)
@@ -153,6 +155,7 @@ class _WatchedParts(PlainParts):
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``LayerParts``."""
+        # Cleared, so that a layer without the call does not inherit the name.
         name, self._name = self._name, ""
         linear = Linear(dense(weight), bias)
         return linear if self._watch is None or not name else _Watched(linear, name, self._watch)

@@ -59,6 +59,7 @@ class QuantizeProgress:
         self._force = force
         is_there = self.folder.is_dir()
         self._replaces = force
+        # A resumed run is checked later, with the permission that the first run was started with.
         if not (resume and is_there):
             check_out(self._out, replaces=self._replaces)
         if is_there:
@@ -67,8 +68,10 @@ class QuantizeProgress:
             with contextlib.suppress(FileNotFoundError):
                 self._refuse_others()
         atomic_files.make(self.folder)
+        # Files of an earlier run are only changed under the lock.
         self._lock = _locked(self.folder)
         try:
+            # Again, as another process may have created files before the lock was taken.
             self._refuse_others()
             if resume and is_there:
                 self._resume(dict(origin))
@@ -129,6 +132,8 @@ class QuantizeProgress:
         Raises:
             WriteError: a file cannot be written, such as on a full disk.
         """
+        # The new stream first, then the layer's file, which marks it as done, and only then the old
+        # stream is removed: the stream after the last finished layer always exists.
         if stream:
             atomic_files.write_tensors(
                 self._stream_file(index + 1), {_STREAM: torch.cat(list(stream))}
@@ -148,6 +153,7 @@ class QuantizeProgress:
         old = self.folder / _OLD
         if self._out.exists():
             check_out(self._out, replaces=self._replaces)
+            # Moved, not removed: the old output stays until the new one is in place.
             atomic_files.move(self._out, old)
         atomic_files.move(self.checkpoint, self._out)
         # First, so that an interrupted removal cannot be resumed.
@@ -224,6 +230,7 @@ class QuantizeProgress:
                 )
             for index in range(self._layers_done()):
                 _refuse_damaged(self.layer_file(index))
+            # A partly assembled checkpoint is made again, from the layers.
             atomic_files.remove(self.checkpoint)
             return
         replaces = self._force and self._out.exists()
@@ -231,6 +238,7 @@ class QuantizeProgress:
 
     def _layers_done(self) -> int:
         done = 0
+        # Only layers without a gap before them: each depends on the stream after the one before.
         while self.layer_file(done).exists():
             done += 1
         return done
@@ -246,6 +254,7 @@ def check_out(out: Path, *, replaces: bool) -> None:
     Raises:
         ConfigError: it exists and may not be replaced, or its path is unsuitable.
     """
+    # The folder is put in place by a rename, which these paths do not allow.
     if os.path.ismount(out) or not out.name.strip("."):
         raise EngineConfigError(f"{out} cannot be a folder's new name; give --out {out / 'NAME'}")
     if out.is_symlink():
@@ -286,6 +295,7 @@ def _locked(folder: Path) -> int:
     except OSError as error:
         raise atomic_files.WriteError(f"cannot write {path}: {error.strerror}") from error
     try:
+        # Released by the system when the process ends, in whatever way.
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The previous owner may have removed the folder since the lock file was opened.
         is_whole = path.exists() and os.path.samestat(os.fstat(handle), path.stat())

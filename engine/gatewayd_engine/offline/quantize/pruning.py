@@ -100,6 +100,7 @@ class Pruner:
 
     def _rounded(self, matrix: Matrix, weight: SparseWeight) -> SparseWeight:
         """Round a weight to the dtype in which it is stored."""
+        # So that errors are measured, and later matrices calibrated, with the stored values.
         return SparseWeight(weight.values.to(self._kind(matrix.name)).float())
 
 

@@ -73,6 +73,7 @@ class CheckpointQuantizer:
         kind = Kind.QUANTIZER
         opened: QuantizerStrategy = host.strategy(kind, choice.name, choice.settings)
         strategy: object = opened
+        # A pruner has no format of its own: its results are written as floats.
         if isinstance(opened, Prunes) and isinstance(opened, Quantizes):
             kinds = cache(lambda name: checkpoint.tensor(f"{name}.weight").dtype)
             strategy = Pruner(cast("Pruning", opened), kinds)
@@ -103,6 +104,7 @@ class CheckpointQuantizer:
             self.announced = dict(strategy.announce(self.packed, plain))
             where = f"{_CONFIG}: quantization_config"
             self.scheme: Scheme = strategy.scheme(Announcement(self.announced, where))
+            # Before calibration, which may take hours.
             for matrix in found:
                 self._check(matrix, is_packed=matrix.name in packed)
         except ValueError as error:
@@ -127,6 +129,7 @@ class CheckpointQuantizer:
             read = self.scheme.weight(matrix, lambda suffix: tensors[suffix])
         except (ValueError, KeyError) as error:
             raise LoadError(f"{matrix.name}: packed tensors cannot be read: {error}") from error
+        # Bit for bit: what is served must be what was calibrated.
         if not torch.equal(dense(read), dense(weight)):
             raise LoadError(f"{matrix.name}: packed tensors are read as other values")
         return {f"{matrix.name}.{suffix}": tensor for suffix, tensor in tensors.items()}
@@ -154,6 +157,7 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
         ConfigError: none is left, or a glob matches nothing.
     """
     names = {_HEAD, *(name.removesuffix(".weight") for name in tensors)}
+    # Globs may also name the fused matrix, as in an engine's configuration.
     names |= {_joined(name) for name in names}
     for glob in skip:
         if not any(fnmatchcase(name, glob) for name in names):

@@ -81,6 +81,7 @@ def _quantize(job: QuantizeJob, host: PluginHost, emit: Emit) -> None:
             closing(CheckpointQuantizer(job.quantizer, host, source, job.skip))
         )
         if writer.calibrates is None:
+            # Before the digests, so that texts that are not used do not count.
             samples = []
         owner = host.owner(Kind.QUANTIZER, writer.name)
         origin = origin_of(
@@ -119,6 +120,7 @@ def _fit_layers(
     """
     spec, layers = source.spec, Layers(source)
     stream = work.stream([len(ids) for ids in samples]) if samples else []
+    # No layer is done: the stream starts with the embeddings.
     if stream is None:
         stream = [layers.embedded(ids) for ids in samples]
     packed = set(writer.packed)
@@ -139,6 +141,7 @@ def _stored(
     source: Checkpoint, writer: CheckpointQuantizer, index: int, made: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """Return a layer's tensors to store: quantized ones, and the others unchanged."""
+    # Float weights of quantized matrices are left out, whatever names the format stores them under.
     packed = {f"{name}.weight" for name in writer.packed}
     kept = [name for name in layer_names(source, index) if name not in made.keys() | packed]
     return {**made, **{name: source.tensor(name) for name in kept}}

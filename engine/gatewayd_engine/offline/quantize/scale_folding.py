@@ -33,10 +33,12 @@ class Folding:
         """Return the nearest factors that can be folded exactly; see ``Site``."""
         if self._before.is_norm:
             whole, divided = self._norm(factors)
+            # The factors that result once the divided norm is rounded to its stored type.
             kept = whole / (divided.float() + self._offset)
             return torch.where(self._is_kept(whole, kept), kept, 1.0)
         if not self._before.head_dim:
             return factors
+        # One factor for each row of values: the geometric mean over the query heads that read it.
         return (
             self._by_row(factors)
             .log()
@@ -55,6 +57,7 @@ class Folding:
         name = self._before.name
         if self._before.is_norm:
             _, divided = self._norm(factors)
+            # A factor of 1 leaves the stored weight as it is, without rounding.
             divided = torch.where(
                 factors == 1.0, self._tensors.tensor(name).to(self._dtype), divided
             )
@@ -62,6 +65,7 @@ class Folding:
             return divided
         if self._before.head_dim:
             factors = self._by_row(factors)[:, 0].flatten()
+        # Tensors of a layer are shared and not modified in place.
         weight = self._tensors.tensor(name).clone()
         rows = slice(self._before.begin, self._before.begin + len(factors))
         weight[rows] /= factors.unsqueeze(-1)

@@ -64,6 +64,7 @@ def _model(source: Checkpoint, advance: Callable[[float], None]) -> str:
                 if time.monotonic() - reported >= _PATIENCE_S:
                     reported = time.monotonic()
                     advance(read / max(read, total))
+        # Name and digest of each file, so that contents cannot move from one file to another.
         model.update(path.name.encode() + b"\0" + one.digest())
     return model.hexdigest()
 

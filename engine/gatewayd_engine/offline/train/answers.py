@@ -90,6 +90,7 @@ def prompts(
         start = random.randrange(max(1, len(encoding.ids) - CODE_PROMPT))
         piece = encoding.ids[start : start + CODE_PROMPT]
         if piece:
+            # Code is predicted from its second token on; the prompt counts as well.
             begun.append((piece, 1))
     random.shuffle(begun)
     return begun
@@ -118,12 +119,14 @@ def write_answers(
         ids[i, : len(prompt)] = prompt
     computed = np.zeros(len(begun), np.int64)
     warm = np.arange(len(begun)) % round(1 / WARM_SHARE) == 0
+    # Continuous batching: the row of a text that has ended is reused by the next one.
     active = np.arange(min(width, len(begun)))  # index of the text in each row of the batch
     rows = np.arange(len(active))
     following, written = len(active), 0
     while len(active):
         starts = computed[active]
         counts = lengths[active] - starts
+        # Columns after a row's count are ignored, but must exist.
         at = np.minimum(starts[:, None] + np.arange(int(counts.max())), ids.shape[1] - 1)
         new = np.take_along_axis(ids[active], at, 1)
         logits = model.extend(rows, starts, counts, new)
@@ -133,6 +136,7 @@ def write_answers(
         lengths[active] += 1
         written += len(active)
         ended = np.isin(tokens, _ENDS) | (lengths[active] == LONGEST)
+        # Ended rows are filled with the next texts as long as there are any, and dropped then.
         fresh = np.arange(following, min(following + int(ended.sum()), len(begun)))
         following += len(fresh)
         free = np.flatnonzero(ended)

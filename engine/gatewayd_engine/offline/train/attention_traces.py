@@ -78,6 +78,7 @@ class _Tracing:
         answer = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=shape.scale, enable_gqa=True
         )
+        # Only these scores are computed explicitly: all would take memory quadratic in the length.
         last = q[:, -self._rows :]
         by_head = k.repeat_interleave(shape.num_heads // shape.num_kv_heads, 0)
         scores = last @ by_head.transpose(1, 2) * shape.scale

@@ -96,6 +96,7 @@ def _write_weights(folder: Path, model: Llama) -> None:
     for file, names in shards.items():
         write_tensors(folder / file, {name: tensors[name] for name in names})
     weight_map = {name: file for file, names in shards.items() for name in sorted(names)}
+    # Bytes: two for each parameter in bfloat16.
     metadata = {"total_size": 2 * num_parameters}
     index = {"metadata": metadata, "weight_map": weight_map}
     _write_json(folder / "model.safetensors.index.json", index)

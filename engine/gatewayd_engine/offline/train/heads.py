@@ -42,6 +42,7 @@ class MedusaHeads(nn.Module):
         super().__init__()
         self.num_heads, self.inner = num_heads, inner
         self.up = nn.Linear(hidden, num_heads * inner)
+        # Zero, so that training starts from the residual alone.
         self.down = nn.Parameter(torch.zeros(num_heads, inner, hidden))
         # Small, because a full residual would predict the model's own next token confidently.
         self.residual = nn.Parameter(torch.full((num_heads, 1, 1), 0.1))
@@ -126,6 +127,7 @@ def _window(length: int, begins: torch.Tensor, window: int) -> torch.Tensor:
     at = torch.arange(length, device=begins.device)
     distance = at[:, None] - at
     near = (distance >= 0) & (distance < window)
+    # A row of the mask without any position would make softmax NaN.
     return (near & (at >= begins[:, None, None]) | (distance == 0)).unsqueeze(1)
 
 
@@ -178,6 +180,7 @@ def eagle_loss(
         of: mask of the tokens to predict, shape ``[batch, length]``.
     """
     batch, length = ids.shape
+    # Uniform in (0, 1) for a share ``MISSING`` of the rows, 0 for the others.
     lost = (1 - (1 - torch.rand(batch, device=ids.device)) / MISSING).clamp(min=0)
     begins = (lost * length / 2).long()
     embedded = functional.embedding(ids[:, 1:-1], head)
@@ -185,7 +188,10 @@ def eagle_loss(
     noise = (torch.rand_like(before) * 2 - 1) * (NOISE * features.std())
     given = before + noise
     with torch.no_grad():
+        # First pass, without gradients: predictions that replace some inputs of the second.
         own = eagle(given, embedded, begins)
+    # The first state has no prediction; others are replaced at random, as when drafting several
+    # tokens from predicted states.
     is_own = torch.rand(batch, length - 3, 1, device=ids.device) < PREDICTED
     given = torch.cat((given[:, :1], torch.where(is_own, own[:, :-1].float(), given[:, 1:])), 1)
     predicted = eagle(given, embedded, begins)
@@ -195,6 +201,7 @@ def eagle_loss(
         expected = torch.softmax(functional.linear(target, head).float(), -1)
     distance = functional.smooth_l1_loss(predicted.float(), target.float())
     logits = functional.linear(predicted, head).float()
+    # Both losses of EAGLE: regression of the hidden state, and the token distribution it gives.
     return distance + functional.cross_entropy(logits, expected)
 
 

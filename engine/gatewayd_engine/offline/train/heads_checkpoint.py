@@ -47,6 +47,7 @@ def write_heads(
     if accuracy:
         facts["accuracy"] = [[round(share, 4) for share in shares] for shares in accuracy]
     tensors = {name: tensor.detach().half() for name, tensor in heads.state_dict().items()}
+    # ``read_heads`` compares these rows with the served model's.
     tensors["embedding"] = embedding[:PROBE].detach().half()
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "heads.safetensors", tensors)

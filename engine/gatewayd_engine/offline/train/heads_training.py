@@ -101,6 +101,7 @@ def batches(
         rows = np.flatnonzero(rounded == length)
         size = max(1, tokens // length)
         for begin in range(0, len(rows), size):
+            # A last, smaller batch repeats rows, so that its shape is not new.
             some = np.resize(rows[begin : begin + size], size)
             ids = torch.from_numpy(answers.ids[some, :length].astype(np.int64))
             at = np.arange(length)
@@ -131,6 +132,7 @@ def train_heads(
     hidden, head = model.size.hidden, model.embed_tokens.weight
     heads = MedusaHeads(hidden) if kind == "medusa" else EagleHead(hidden)
     random = Random(schedule.seed)
+    # Batches are made by length: shuffled, validation has all lengths.
     kept = random.sample(made, len(made))
     validation, training = kept[::VALIDATION], [b for i, b in enumerate(kept) if i % VALIDATION]
 
@@ -169,6 +171,8 @@ def _accuracy(medusa: MedusaHeads, head: torch.Tensor, made: Sequence[Batch]) ->
     for batch in made:
         states = medusa(batch.features.float().flatten(0, 1)).unflatten(1, batch.ids.shape)
         for i, of_head in enumerate(states):
+            # The model predicts the token after a hidden state, head i the one i + 1 tokens
+            # further.
             wanted = batch.of[:, 2 + i :]
             logits = functional.linear(of_head[:, : -2 - i][wanted], head.float())
             labels = batch.ids[:, 2 + i :][wanted].unsqueeze(1)

@@ -59,6 +59,7 @@ class Llama(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
+                # Two projections of each layer add to the residual stream, as in GPT-2.
                 std = INIT_STD / math.sqrt(2 * self.size.layers) if writes else INIT_STD
                 nn.init.normal_(parameter, std=std)
 

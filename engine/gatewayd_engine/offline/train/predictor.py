@@ -57,6 +57,7 @@ def image(last: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
     count, positions = last.shape
     seen = torch.cat((last[:, None], means), 1)
     away = torch.arange(positions, 0, -1, dtype=torch.float32).log2().mul_(0.2)
+    # Relative to a uniform share, so that features do not depend on the length.
     seen = (seen * positions).add_(FLOOR).log_().mul_(0.25)
     return torch.cat((seen, away.expand(count, 1, positions)), 1)
 
@@ -113,9 +114,12 @@ class Decoding:
         while self._step < tokens:
             self._see_all()
             length = self._trace.begin + self._step
+            # Tokens whose context length is a multiple of ``EVERY`` attend fully, the first
+            # ``WARM`` too.
             end = min(self._step + EVERY - 1 - length % EVERY, tokens)
             if self._step < WARM or end == self._step:
                 continue
+            # Later positions do not exist yet: they are always selected, and not predicted.
             truth = self._trace.mass[:, self._step : end, :length].float().sum(1)
             yield TrainingRound(image(self._last[:, :length], self._means[..., :length]), truth)
 
@@ -133,6 +137,7 @@ class Decoding:
             if self._step == self._trace.mass.shape[1]:
                 break
             sees = torch.zeros_like(self._given)
+            # Newer positions take the slots with the lowest scores.
             sees.scatter_(1, best[:, : slots - (length - chosen_at)], 1.0)
             sees[:, chosen_at:length] = 1.0
             mass = self._trace.mass[:, self._step].float() * sees
@@ -146,6 +151,8 @@ class Decoding:
     def _see_all(self) -> None:
         """Decode a token with full attention, after merging what was seen since the last one."""
         times = self._times[:, None]
+        # Closed form of ``times`` updates of an exponential mean with the average of what was
+        # observed.
         far = 1 - (1 - self._rates) ** times
         given = (self._given / self._times.clamp_min(1))[:, None]
         self._means += (given - self._means) * far
@@ -153,6 +160,7 @@ class Decoding:
         self._times.zero_()
         self._num_whole += 1
         self._last = self._trace.mass[:, self._step].float()
+        # A plain mean of the first tokens, until an exponential one has forgotten its start.
         self._means += (self._last[:, None] - self._means) * self._rates.clamp_min(
             1 / self._num_whole
         )
@@ -201,6 +209,7 @@ def train_network(
             order = dice.sample(traces, len(traces))
         done = served / total
         for group in optimizer.param_groups:
+            # Linear warm-up over the first twentieth, then linear decay.
             group["lr"] = learning_rate * min(20 * (done + 1 / total), 1 - done)
         decoding = Decoding(order[served % len(traces)], dice.choice(_BUDGETS))
         for image, truth in decoding.rounds():
@@ -210,6 +219,7 @@ def train_network(
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            # The network observes what its own selections reveal, as when serving.
             decoding.advance(scores.detach())
             losses.append(loss.item())
             if time.monotonic() - reported > 1:

@@ -77,6 +77,7 @@ def compose(tokenizer: Tokenizer, lengths: list[int], seed: int) -> list[list[in
     texts = []
     for i, length in enumerate(lengths):
         ids: list[int] = []
+        # Alternate only after all lengths, so that each length has both kinds.
         source = code if i // len(LENGTHS) % 2 else written
         while len(ids) < length:
             ids += tokenizer.encode(source.pop()).ids
@@ -96,6 +97,7 @@ def make_traces(
         def look(seen: AttentionTrace, found: list[torch.Tensor] = found) -> None:
             if seen.layer < _FIRST_LAYER:
                 return
+            # A selection is made per KV head: the mean of the query heads that share it.
             by_head = torch.unflatten(seen.weights, 0, (shape.num_kv_heads, -1)).mean(1)
             # float16, to save memory.
             found.append(by_head.half())

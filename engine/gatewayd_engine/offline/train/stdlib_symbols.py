@@ -112,6 +112,7 @@ def _definitions(
         doc = ast.get_docstring(node)
         if isinstance(node, ast.ClassDef):
             yield Symbol(qualified, module, node.name, "class", doc, source=source)
+            # Methods, but nothing nested deeper.
             if depth == 0:
                 yield from _definitions(node, lines, module, qualified, depth + 1)
         else:

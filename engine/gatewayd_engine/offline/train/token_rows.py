@@ -57,10 +57,12 @@ def _whole(texts: Sequence[list[int]], size: int) -> Iterator[list[int]]:
 def _pieces(texts: Sequence[list[int]], length: int, random: Random) -> Iterator[list[int]]:
     for repetition in range(CODE_REPETITIONS):
         for text in texts:
+            # Later repetitions split files elsewhere, so that tokens are seen with other contexts.
             offset = random.randrange(length) if repetition else 0
             if offset:
                 yield text[: offset + 1]
             for start in range(offset, len(text) - SHORTEST, length):
+                # The last target of a row is the first input of the next.
                 yield text[start : start + length + 1]
 
 

@@ -54,4 +54,5 @@ def train_tokenizer(corpus: Corpus, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
 def _texts(corpus: Corpus) -> Iterator[str]:
     yield from corpus.code
     for chat in corpus.chats[::CHAT_SHARE]:
+        # Markers are special tokens, which must not become parts of merges.
         yield chat.replace(START, "").replace(END, "")

@@ -126,6 +126,7 @@ def train(
 
 
 def _optimizer(model: Llama, schedule: Schedule) -> torch.optim.Optimizer:
+    # Norm weights are not decayed.
     matrices = [parameter for parameter in model.parameters() if parameter.dim() == 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() != 2]
     groups = [

@@ -146,6 +146,8 @@ class CudaCapture:
             graphs.append(torch.cuda.CUDAGraph())
             graphs[-1].capture_begin(pool=self._pool)
 
+        # All pieces are in one pool, so that a later piece can read what an earlier one has
+        # written.
         def cut(_: int) -> None:
             graphs[-1].capture_end()
             start_graph()
@@ -153,12 +155,14 @@ class CudaCapture:
         # As in ``torch.cuda.graph``: memory of the warm-up run is available to the capture.
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
+        # CUDA does not capture on the default stream.
         with torch.cuda.stream(self._stream):
             start_graph()
             try:
                 launches(cut)
             except BaseException:
                 end_failed(graphs[-1], self._device, self._pool)
+                # The pool of a failed capture must not be used again.
                 self._pool = torch.cuda.graph_pool_handle()
                 raise
             graphs[-1].capture_end()
@@ -166,6 +170,7 @@ class CudaCapture:
 
     def _rehearse(self, launches: Replay) -> None:
         """Run the launches once, so that libraries create handles and kernels are compiled."""
+        # Ordered after work that fills the inputs; later work is ordered after this run.
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             launches()

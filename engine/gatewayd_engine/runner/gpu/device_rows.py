@@ -31,6 +31,7 @@ class DeviceRows:
 
     def __init__(self, rows: RunningBatch, scratch: int, device: torch.device) -> None:
         num_rows, max_pages = rows.block_table.shape
+        # The rows are still empty, as these columns are: from here on only changes differ.
         rows.changes = Changes()
         self._rows = rows
         self._device = device
@@ -62,6 +63,7 @@ class DeviceRows:
 
     def _sync_sampling(self, taken: NDArray[np.int64]) -> None:
         host = self._rows
+        # Two uploads, grouped by dtype, instead of six. Of a seed the bits are copied.
         floats = np.stack([host.temperature[taken], host.top_p[taken], host.min_p[taken]])
         whole = np.stack([taken, host.top_k[taken], host.seed[taken].view(np.int64)])
         temperature, top_p, min_p = upload(floats, self._device)

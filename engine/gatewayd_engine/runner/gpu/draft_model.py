@@ -89,12 +89,15 @@ class DeviceRowModel:
         shape, pages = decoder.spec.attention, -(-max_model_len // PAGE_SIZE)
         pool = KvPool(shape, max_running * pages, PAGE_SIZE, decoder.dtype, str(device))
         table = torch.arange(max_running * pages, dtype=torch.int32, device=device)
+        # The padding row owns no pages: each of its entries is the scratch page.
         table = torch.cat((table, table.new_full((pages,), pool.num_pages)))
         last_tokens = torch.zeros(max_running + 1, dtype=torch.int32, device=device)
         self._rows = _Rows(max_running, last_tokens, table.view(max_running + 1, pages))
         append = Append(shape, pool, kernels, decoder.rotary.cosines_and_sines())
         self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
         most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
+        # A prefill step has an entry for each ``MOST_SLOTS`` tokens, possibly more than there are
+        # rows.
         self._slots = DraftSlotInputs(
             self._rows,
             kernels,
@@ -143,16 +146,20 @@ class DeviceRowModel:
             self._choose(
                 self._reader.read(rows, starts, counts, tokens), upload(rows, self._device)
             )
+        # The next step overwrites ``_guessed``.
         made[0].copy_(self._guessed[:, :n])
         if steps > 1:
             # Starts one token early, as every step advances by one token first.
             ones, unknown = np.ones(n, np.int64), np.full(n, -1, np.int64)
+            # ``reach`` lists the pages of all remaining steps in this one upload.
             lines = DraftLinesInput(rows, ends - 1, ones, unknown, reach=ends + steps - 1)
             step = self._run(lines, 1)
             made[1].copy_(self._guessed[:, :n])
+            # Positions and last tokens advance on the device: a step is one graph launch.
             for depth in range(2, steps):
                 step.run()
                 made[depth].copy_(self._guessed[:, :n])
+        # The only synchronization with the device.
         (drafted,) = self._copier.copy([made], self._copier.allocate([made])).read()
         ids, logprobs = drafted[:, 0].T, drafted[:, 1].view(np.float32).T
         return ids, np.exp(logprobs)
@@ -161,6 +168,7 @@ class DeviceRowModel:
         """Compute the likeliest token after each hidden state, and its log-probability."""
         logits, n = self._decoder.raw_logits(hidden), len(rows)
         index = rows.to(torch.int32)
+        # Greedy sampling does not depend on the position: any index will do.
         ids, _ = self._kernels.sample(logits, index, index, self._likeliest)
         logprobs, *_ = self._kernels.logprobs(logits, ids, 0)
         self._guessed[0, :n] = ids
@@ -194,6 +202,7 @@ class DeviceRowModel:
             )
 
     def _captured(self, capture: Capture, width: int, lines: int) -> _Step:
+        # Captures begin with a run of the launches: padding writes to the scratch page only.
         self._slots.clear(lines, width)
         step = self._made(lines, width)
         return _Step(step.inputs, capture.whole(step.run))
@@ -203,6 +212,7 @@ class DeviceRowModel:
         inputs = self._slots.inputs(lines, width)
         out = self._attention.allocate_output(lines * width)
         attend = self._attention.attend(inputs, out, self._attention.scratch([(lines, width)]))
+        # Plus a sequence's count, the index of its last token's slot.
         first = torch.arange(lines, device=self._device) * width - 1
 
         def run() -> None:
@@ -225,6 +235,7 @@ class DeviceRowModel:
         size = graphs.size_for(n) if graphs is not None else None
         if graphs is None or size is None:
             size = n
+            # Not captured, or larger than all captures: the same launches, without padding.
             step = self._made(n, width)
         else:
             step = graphs[size]

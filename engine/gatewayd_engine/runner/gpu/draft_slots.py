@@ -96,6 +96,7 @@ class DraftSlotInputs:
         size = aligned(_sections(max_lines, max_slots))[-1]
         # Contiguous, so that a step needs a single upload; ancestors first, for their alignment.
         self._header = torch.zeros(size, dtype=torch.int32, device=device)
+        # An even number of int64 per row keeps the second and third row aligned to 16 bytes.
         self._tokens = torch.zeros((3, max_slots + max_slots % 2), dtype=torch.int64, device=device)
         max_pages = max_lines * state.block_table.shape[1]
         self._pages = torch.zeros(max_pages, dtype=torch.int32, device=device)
@@ -132,6 +133,8 @@ class DraftSlotInputs:
         n, page_size = len(batch.rows), self._page_size
         sizes = _sections(lines, lines * width)
         begins = aligned(sizes)
+        # Sections are packed for each size and width: a capture has views of its own into the
+        # header.
         host = np.zeros(begins[-1], np.int32)
         ancestors, rows, counts, starts, page_indptr, last_page_len, given, depths = (
             host[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)
@@ -140,15 +143,22 @@ class DraftSlotInputs:
         counts[:n], counts[n:] = batch.counts, 1
         starts[:n] = batch.starts
         lengths = batch.starts + batch.counts
+        # Pages that later steps will write are listed now: those steps upload nothing.
         num_pages = -(-(lengths if batch.reach is None else batch.reach) // page_size)
         np.cumsum(num_pages, out=page_indptr[1 : n + 1])
+        # A padding sequence has one page, the scratch page.
         page_indptr[n + 1 :] = page_indptr[n] + np.arange(1, lines - n + 1)
+        # Relative to the last listed page, so it is not positive while ``reach`` is pages ahead.
+        # Kernels compute lengths as ``(pages - 1) * page_size + last_page_len``, which stays
+        # correct.
         last_page_len[:n], last_page_len[n:] = lengths - (num_pages - 1) * page_size, 1
         own = np.arange(width) < batch.counts[:, None]
         given.reshape(lines, width)[:n][own] = batch.ids
         in_order = np.arange(width)
         depths.reshape(lines, width)[:] = in_order
         seen = ancestors.view(np.uint64).reshape(lines, width)
+        # Of a chain, slot i sees slots 0 to i. For slot 63 the shift overflows to 0, and
+        # subtracting 1 wraps around to all 64 bits.
         seen[:] = (np.uint64(2) << in_order.astype(np.uint64)) - np.uint64(1)
         drafts = batch.drafts
         if drafts is not None and drafts.parents is not None:

@@ -111,6 +111,8 @@ class DraftedSteps:
         # The widest first, which are the largest: others reuse their memory.
         widths = captured_widths(self._max_lines)
         most = most_captured(self._max_lines)
+        # Outside of the captures' memory, because verification reads them after the replay. Shared
+        # by all captures, as one step is computed at a time.
         self._logits = torch.empty(
             (most, spec.vocab_size), dtype=self._decoder.logits_dtype, device=device
         )
@@ -131,6 +133,7 @@ class DraftedSteps:
 
     def _captured(self, capture: Capture, width: int, lines: int) -> _CapturedLines:
         slots, count = self._inputs, lines * width
+        # Captures begin with a run of the launches: padding writes to the scratch page only.
         slots.clear(lines, width)
         inputs = slots.inputs(lines, width)
         attend = self._slots.attend(inputs, self._attended[:count], self._scratch)
@@ -163,6 +166,7 @@ class DraftedSteps:
             asked: outputs requested in addition to tokens.
             shows_hidden: whether hidden states are returned.
         """
+        # Captures have no prefill chunks, and prompts need hidden states at unpadded indices.
         is_whole = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._captured_for(len(batch), int(batch.counts.max())) if is_whole else None
         computed = self._compute(batch) if size is None else self._replay(batch, *size)
@@ -188,8 +192,10 @@ class DraftedSteps:
         """Run uncaptured layers: sequences with drafts, padded, then all others without padding."""
         drafts = batch.drafts
         if drafts is None or not drafts.counts.any():
+            # Perhaps a persistent tensor of the piecewise graphs, which the next step overwrites.
             hidden = self._hidden(batch)
             return ForwardOutput(np.arange(len(batch.ids)), hidden, None, 0, is_kept=False)
+        # Sequences with drafts: padded slots, first among the tokens of the step.
         has = drafts.counts > 0
         with_drafts = np.flatnonzero(has)
         guessed, rest = batch.of(with_drafts), batch.of(np.flatnonzero(~has))
@@ -202,9 +208,11 @@ class DraftedSteps:
         scratch = self._slots.scratch([(len(guessed), width)])
         attend = self._slots.attend(inputs, out[:num_slots], scratch)
         ids, positions = inputs.step.ids, inputs.step.positions
+        # Index in ``hidden`` of each token, in the order of the batch.
         at = np.zeros(len(batch.ids), np.int64)
         is_guessed = np.repeat(has, batch.counts)
         at[is_guessed] = flat_of(guessed.counts, width)
+        # All other sequences: unpadded, after the slots.
         if len(rest):
             gathering = self._input_buffers
             others = gathering.inputs(gathering.upload(rest, len(rest)), len(rest.ids))

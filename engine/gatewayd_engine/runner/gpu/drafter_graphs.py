@@ -126,6 +126,7 @@ class DrafterLaunches:
             capture: captures launches.
             progress: receives the fraction that is done.
         """
+        # Strong references from here on, so that no model is released during a capture.
         waiting: list[DrafterModel | PaddedRun] = [*self._alive(), *self._waiting]
         self.close()
         for done, run in enumerate(waiting):

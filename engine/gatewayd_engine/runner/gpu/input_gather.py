@@ -49,6 +49,7 @@ class InputBuffers:
             self._last_page_len,
             self._query_indptr,
             self._shared_pages,
+            # Last, as its length varies: only the ids of the step's tokens are uploaded.
             self._given,
         ) = torch.split_with_sizes(header, (*self._sizes, max_tokens))
         self._ids = torch.zeros(max_tokens, dtype=torch.int64, device=device)
@@ -67,6 +68,7 @@ class InputBuffers:
         n, size = len(batch), self._page_size
         padding = lines - n
         num_tokens = len(batch.ids) + padding
+        # Sections have a fixed size, so that captured kernels find them at fixed addresses.
         host = np.zeros(sum(self._sizes) + num_tokens, np.int32)
         ends = np.cumsum(self._sizes)
         rows, starts, following, page_indptr, last_page_len, query_indptr, shared, given = np.split(
@@ -79,6 +81,7 @@ class InputBuffers:
         starts[:n] = batch.starts
         following[:n] = lengths
         np.cumsum(num_pages, out=page_indptr[1 : n + 1])
+        # A padding sequence has one token in one page, the scratch page.
         page_indptr[n + 1 : lines + 1] = page_indptr[n] + np.arange(1, padding + 1)
         last_page_len[:n] = lengths - (num_pages - 1) * size
         last_page_len[n:lines] = 1
@@ -86,8 +89,10 @@ class InputBuffers:
         query_indptr[n + 1 : lines + 1] = query_indptr[n] + np.arange(1, padding + 1)
         shared[0] = shared_pages
         given[: len(batch.ids)] = batch.ids
+        # The device replaces -1 by the row's last token, which the previous step has sampled.
         if batch.unknown is not None:
             given[batch.last[batch.unknown]] = -1
+        # Pinned memory is copied asynchronously, and not reused before it has been read.
         sent = pinned(host, self._header.device)
         self._header[: len(host)].copy_(sent, non_blocking=True)
         _, _, _, page_indptr_, last_page_len_, query_indptr_, _, _ = torch.split_with_sizes(

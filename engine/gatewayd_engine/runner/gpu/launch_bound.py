@@ -44,6 +44,8 @@ def launch_bound(
         is_bound = median(shares) >= _SHARE
         if is_bound or chosen:
             chosen.append(count)
+        # Computation grows with the tokens and launching does not: larger sizes are not bound
+        # either.
         if not is_bound:
             break
     return chosen

@@ -68,6 +68,7 @@ def kv_cache_bytes(usage: MemoryUsage, utilization: float) -> int:
         DoesNotFit: nothing is left.
     """
     allowed = int(usage.total * utilization)
+    # What others use reduces the share only where both together exceed the device.
     room = min(allowed, usage.total - usage.others)
     left = room - usage.weights - usage.peak - usage.later
     if left > 0:
@@ -102,6 +103,7 @@ def measure(
         has_drafts: whether steps with drafts are to be expected.
     """
     device = decoder.device
+    # Garbage of loading would be counted as weights.
     gc.collect()
     torch.cuda.empty_cache()
     weights = torch.cuda.memory_allocated(device)
@@ -111,6 +113,7 @@ def measure(
     peak = torch.cuda.max_memory_allocated(device) - weights
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
+    # Includes the CUDA context and loaded kernels of this process.
     others = total - free - torch.cuda.memory_reserved(device)
     later = bytes_after_profiling(
         decoder, max_tokens, max_lines, captures=captures, has_drafts=has_drafts
@@ -218,6 +221,7 @@ def run_largest(
     if has_drafts:
         num_hidden += most_padding(max_lines, max_tokens)
         num_logits = most_slots(max_lines)
+    # One token at one position throughout: memory depends on shapes alone.
     ids = torch.zeros(num_hidden, dtype=torch.int64, device=device)
     hidden = decoder.hidden(ids, ids, _NullAttend(decoder.spec.num_heads))
     index = ids[: min(max_tokens, num_logits)]

@@ -141,6 +141,7 @@ class PiecewiseGraphs:
             self._inputs.positions[:size],
             GraphBreakAttend(room, attended, between),
         )
+        # The capture's own memory is only valid during the replay.
         self._hidden[:size].copy_(hidden)
 
     def _allocate(self, *shape: int) -> torch.Tensor:

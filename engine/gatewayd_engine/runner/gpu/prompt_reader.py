@@ -53,6 +53,7 @@ class PromptReader:
                 one = slice(i, i + 1)
                 self._step(rows[one], starts[one], np.full(1, most), tokens[one, :most])
             tokens = tokens.copy()
+            # Shift out the computed beginning; what is left behind the new count is ignored.
             tokens[long, :-most] = tokens[long, most:]
             starts, counts = starts.copy(), counts.copy()
             starts[long] += most
@@ -92,6 +93,9 @@ class PromptReader:
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
         parts = -(-counts // MOST_SLOTS)
+        # Entry j computes ``size[j]`` tokens of ``rows[line[j]]``, from its token ``done[j]`` on.
+        # In each layer the keys of all entries are written before any attends, so an entry sees
+        # those before it.
         line = np.repeat(np.arange(len(rows)), parts)
         part = np.arange(len(line)) - np.repeat(np.cumsum(parts) - parts, parts)
         done = part * MOST_SLOTS

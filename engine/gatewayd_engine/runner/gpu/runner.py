@@ -82,6 +82,7 @@ class DeviceRunner:
         self._kv_bits = 8 * pool.data.itemsize
         self.device = decoder.device
         self.max_lines = max_lines = len(rows.seed)
+        # Decode steps are captured for up to ``max_lines`` sequences, whatever the token budget.
         self.max_tokens = max(max_batch_tokens, max_lines)
         self.max_len = rows.tokens.shape[1]
         self._state = DeviceRows(rows, pool.num_pages, self.device)
@@ -90,6 +91,7 @@ class DeviceRunner:
             self._state, kernels, pool.page_size, max_lines, self.max_tokens
         )
         self._copier = HostCopier(self.device)
+        # Outside of the captures' memory: processors and the sampler read them after a replay.
         self.logits = torch.empty(
             (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self.device
         )
@@ -175,6 +177,7 @@ class DeviceRunner:
         self, backend: CapturingAttention, size: int, capture: Capture
     ) -> list[CapturedStep]:
         gathering = self._input_buffers
+        # Captures begin with a run of the launches: padding writes to the scratch page only.
         gathering.clear()
         inputs = gathering.inputs(gathering.scratch(size), size)
         return [self._captured_with(kind, inputs, capture) for kind in backend.captured(inputs)]
@@ -185,6 +188,7 @@ class DeviceRunner:
         gathering, size = self._input_buffers, inputs.host.num_lines
 
         def forward() -> None:
+            # Inputs are gathered in the graph, so that a replay needs no more than the upload.
             gathering.fill(inputs, 1)
             hidden = self._decoder.hidden(inputs.ids, inputs.positions, attention)
             self._decoder.raw_logits(hidden, out=self.logits[:size])
@@ -205,15 +209,18 @@ class DeviceRunner:
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:
         """Launch a batch; after an exception the same batch may be launched again."""
+        # Before anything is launched that reads rows on the device.
         self._state.sync()
         lines = np.flatnonzero(batch.samples)
         asked = StepRequests.from_batch(batch, lines, self._rows, self._processors)
         if batch.drafts is not None or self.shows_hidden:
             return self._drafted.launch(batch, lines, asked, shows_hidden=self.shows_hidden)
+        # Captures are of decoding sequences alone, each of which samples one token.
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
+        # One upload, ordered after the previous step's reads by the stream.
         host = self._input_buffers.upload(batch, size, self._shared_pages(batch))
         step = next(step for step in self._graphs[size] if step.attention.suits(host))
         step.attention.plan(host)
@@ -223,8 +230,11 @@ class DeviceRunner:
             chosen = torch.empty_like(self._chosen[:, : len(batch)])
             hosts = self._copier.allocate([chosen])
             step.whole()
+            # The next replay overwrites ``_chosen`` while this step's tokens are copied to the
+            # host.
             chosen.copy_(self._chosen[:, : len(batch)])
             return StepOutcome(batch, lines, self._copier.copy([chosen], hosts), asked)
+        # Logits are processed or reported: the sampler is launched separately.
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
@@ -233,8 +243,10 @@ class DeviceRunner:
         least, n = self._attention.least_saved, batch.num_decode
         if least is None or n < 2:
             return 0
+        # Pages that are complete before this step, which it does not write to.
         full = batch.starts[:n] // self._page_size
         shared = shared_pages(self._rows.block_table[batch.rows[:n], : int(full.min())], full)
+        # All sequences but the first save reading the prefix.
         return shared if (n - 1) * shared * self._page_size >= least else 0
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
@@ -259,6 +271,7 @@ class DeviceRunner:
         if len(batch.ids) == len(lines):
             logits = self._decoder.raw_logits(hidden)
         else:
+            # Only the last token of each sequence needs logits.
             last = upload(batch.last[lines], self.device)
             logits = self._decoder.raw_logits(hidden.index_select(0, last))
         return self._choose(batch, lines, logits, hidden, asked)
@@ -281,6 +294,7 @@ class DeviceRunner:
             asked: outputs requested in addition to tokens.
         """
         row = batch.rows[lines]
+        # Processors change a copy: log-probabilities are reported of the raw logits.
         raw, failed, lost = logits, {}, {}
         if asked.is_processed:
             logits = raw.to(torch.float32, copy=True)
@@ -289,6 +303,7 @@ class DeviceRunner:
             np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self.device
         )
         tokens, best = self._kernels.sample(logits, rows, positions, self.sampling)
+        # In the order in which ``StepOutcome.result`` reads the copies.
         sent = [torch.stack((tokens, best.view(torch.int32)))]
         has_sums = hidden is not None and len(lines) < len(batch)
         if hidden is not None and has_sums:

@@ -95,6 +95,7 @@ class StepOutcome:
     def result(self) -> StepResult:
         """Wait for the copy and interpret it."""
         (chosen, *rest), lines = self.pending.read(), self.lines
+        # The bits of the logits are in the tensor of the ids, so that both are one copy.
         ids, best = chosen[0], chosen[1].view(np.float32)
         bad = dict(self.failed)
         for i in np.flatnonzero(~np.isfinite(best)).tolist():
@@ -102,9 +103,11 @@ class StepOutcome:
         result = StepResult(tokens=Tokens.single(lines, ids))
         if self.has_sums:
             sums, *rest = rest
+            # Unfinished prompts: those that sample are judged by their logits.
             going_on = np.flatnonzero(~self.batch.samples & ~np.isfinite(sums))
             result.failed = [(line, *NOT_FINITE) for line in going_on.tolist()]
         result.failed += [(int(lines[i]), *bad[i]) for i in sorted(bad)]
+        # Sequences that have failed end anyway.
         result.lost = {int(lines[i]): s for i, s in self.lost.items() if i not in bad}
         asked = self.asked
         if len(asked.reporting):

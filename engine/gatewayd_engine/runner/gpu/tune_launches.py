@@ -175,6 +175,7 @@ def _choose(
     try:
         choice = table.chosen(which, names, microseconds, check)
     finally:
+        # Also after an exception, which may leave any variant active.
         use(choice)
 
 

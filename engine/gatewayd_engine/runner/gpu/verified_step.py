@@ -53,10 +53,13 @@ class VerifiedStep:
     def result(self) -> StepResult:
         """Wait for the copy and interpret it."""
         (packed, *rest), lines, width = self.pending.read(), self.lines, self.width
+        # Layout of ``Kernels.accept``: number of tokens, the model's token after each slot, the
+        # path.
         lengths, said = packed[:, 0].astype(np.int64), packed[:, 1 : 1 + width]
         path = packed[:, 1 + width :].astype(np.int64)
         result = StepResult(hidden=self.shown)
         drafted = self._drafted()
+        # No tokens: a logit of the sequence is not finite.
         good = lengths > 0
         is_own = np.arange(width) < lengths[:, None]
         ids = np.where(is_own, np.take_along_axis(said, path, 1), 0)
@@ -65,17 +68,22 @@ class VerifiedStep:
             sums, *rest = rest
             going_on = np.flatnonzero(~self.batch.samples)[~np.isfinite(sums)]
             result.failed = [(line, *NOT_FINITE) for line in going_on.tolist()]
+        # Without drafts the sequence itself is NaN. With drafts one of these may be the cause: the
+        # sequence is computed again without them.
         bad = dict.fromkeys(np.flatnonzero(~good & (drafted == 0)).tolist(), NOT_FINITE)
         spoilt = [i for i in np.flatnonzero(~good & (drafted > 0)).tolist() if i not in self.raised]
         record_failed(lines, {**bad, **self.raised}, result)
         rest = self._report(result, rest)
         record_prompts(self.asked, rest, result)
         result.model_tokens = lines, self._said(said)
+        # Sequences to be repeated are not in ``result.tokens``: their own step notifies the
+        # processors.
         self._notify(result)
         if not spoilt:
             return result
         again = [self.again(self.batch, i).result().shifted(i) for i in lines[spoilt].tolist()]
         merged = StepResult.merge([result, *again])
+        # Dropped by ``merge``; repeated sequences keep those of their first computation.
         merged.model_tokens = result.model_tokens
         return merged
 
@@ -96,6 +104,7 @@ class VerifiedStep:
         """Notify processors and grammars of the accepted tokens."""
         tokens, processors = result.tokens, self.processors
         rows = self.batch.rows[tokens.entries]
+        # Depth by depth, as each call takes one token per row; the last token ends the step.
         for depth in range(int(tokens.counts.max(initial=1)) - 1):
             more = np.flatnonzero(tokens.counts > depth + 1)
             processors.advance(rows[more], tokens.ids[more, depth])
@@ -112,6 +121,7 @@ class VerifiedStep:
             return rest
         figures, rest = LogprobColumns(*rest[:4]), rest[4:]  # type: ignore[arg-type]
         counts = self._drafted()[asked.reporting] + 1
+        # Where the slots of each reporting sequence begin in the figures.
         first = np.cumsum(counts) - counts
         of, index, ids, num_top = [], [], [], []
         begins = dict(zip(self.lines[asked.reporting].tolist(), first.tolist(), strict=True))

@@ -120,6 +120,7 @@ class Verifier:
         elif not is_padded:
             logits = logits.index_select(0, upload(wanted, device))
         width = computed.width if is_padded else 0
+        # Sample the token after every slot, whether or not the slot will be accepted.
         slots = self._slots(batch, drafts, lines, batch.ids[slot_tokens], wanted, width)
         raw, raised = logits, dict[int, Fault]()
         if asked.is_processed:
@@ -129,9 +130,12 @@ class Verifier:
                 logits, slots.rows, slots.positions, self._state.sampling
             )
         else:
+            # No sequence samples: empty tensors of the right types.
             tokens, best = slots.tokens, slots.tokens.float()
+        # First among the copies, as ``VerifiedStep`` reads them; ``accept`` fills it at the end.
         packed = torch.empty((len(lines), 1 + 2 * slots.width), dtype=torch.int32, device=device)
         sent = [packed]
+        # Outputs beyond tokens, in the order in which ``VerifiedStep`` reads them.
         has_chunks = len(lines) < len(batch)
         if has_chunks:
             # The last token of a chunk attends to all tokens before it, so NaN propagates to it.
@@ -155,8 +159,11 @@ class Verifier:
                 for one in asked.pools
             ]
             sent.append(pool(hidden, spans))
+        # Hidden states for the drafter stay on the device.
         shown = None
         if shows_hidden:
+            # Without a copy only if the tensor is in the order of the batch and outlives the next
+            # step.
             is_all = computed.is_kept and len(computed.at) == len(hidden)
             is_all = is_all and bool((computed.at == np.arange(len(hidden))).all())
             shown = hidden if is_all else hidden.index_select(0, upload(computed.at, device))
@@ -221,15 +228,19 @@ class Verifier:
             of = np.repeat(np.arange(len(lines)), counts)
             depth = depths[of, slot]
             parents = np.where(slot > 0, before[of, np.maximum(slot - 1, 0)], -1)
+        # Position of slot 0, the last token before the drafts.
         starts = batch.starts[lines] + batch.settled[lines] - 1
         sizes = [size] * 4 + [len(lines)] * 4
+        # All columns in one upload.
         begins = aligned(sizes)
         host = np.zeros(begins[-1], np.int32)
         rows, positions, tokens, before, *columns = (
             host[begin : begin + of] for begin, of in zip(begins, sizes, strict=False)
         )
+        # Padding slots sample by the parameters of the padding row; no result of theirs is read.
         rows[:] = self._state.padding
         rows[at] = np.repeat(batch.rows[lines], counts)
+        # Position of the token after the slot: together with the row's seed it keys the sample.
         positions[at] = np.repeat(starts, counts) + depth + 1
         tokens[at] = ids
         before[at] = parents
@@ -269,6 +280,7 @@ class Verifier:
             batch.starts[line] + batch.settled[line], batch.starts[line] + batch.counts[line]
         )
         table = self._rows.block_table[batch.rows[line]]
+        # Slots of the drafts: NaN in them would reach the sequence again, as no mask suppresses it.
         pages = upload(table[places // size], self._decoder.device)
         raw = self._pool.data.view(torch.uint8)
         # A zero of the device: a number would be copied from the host, and waited for.

@@ -170,11 +170,13 @@ def warm(
             drafter.close()
         return
     with gc_paused():
+        # First, as matmuls are tuned for these token counts too.
         mixed = _mixed_sizes(runner)
         # A draft model's captures have the same numbers of tokens, or twice as many.
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
         was_early = kernels.launches_early
         choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots}))
+        # Kernels are compiled for one launch mode: in the other one, these again.
         compile_rest(plain if kernels.launches_early != was_early else ())
         # Before decode steps, which are smaller and reuse this memory.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))

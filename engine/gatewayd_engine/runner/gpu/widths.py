@@ -47,6 +47,7 @@ def most_drafts(num_lines: int, max_lines: int) -> int:
         num_lines: sequences with drafts.
         max_lines: most sequences of a step.
     """
+    # Each row may take a slot for its last token; the rest is for drafts.
     drafts = (most_slots(max_lines) - max_lines) // max(num_lines, 1)
     return max(width - 1 for _, width in steps_of_widths() if width - 1 <= drafts)
 

@@ -113,6 +113,7 @@ class ActiveGuide:
         for one in self._compiler.review():
             self._record_call(one.guide, "compile", one.seconds)
             if one.error is not None:
+                # The guide's fault, not the client's: another code than for an invalid grammar.
                 name = one.guide.choice.name
                 one.refuse(STRATEGY_ERROR, f"the guide {name} failed; ask for free text")
                 self._record_fault(one.guide, one.error)
@@ -123,6 +124,7 @@ class ActiveGuide:
             self._replaced.append(self._now)
         self._now = None if choice is None else Guide(choice, strategy)
         self._is_quarantined = False
+        # Sequences that follow its grammars keep them, and the guide, alive.
         self._compiler.clear()
         self.close_replaced()
 

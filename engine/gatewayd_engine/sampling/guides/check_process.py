@@ -83,6 +83,7 @@ def main(note: str = "") -> int:
         note: message for the operator about this process.
     """
     os.nice(_NICENESS)  # at once: a replacement process starts while the engine computes
+    # An interrupt from a terminal reaches the whole process group; this one ends with its input.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Output that plugins print must not mix with the frames.
     answers = os.fdopen(os.dup(1), "wb")
@@ -100,8 +101,10 @@ def main(note: str = "") -> int:
         return 1
     _write(answers, Verdict(note=note))
     mask = np.zeros(-(-config.vocab_size // 32), np.int32)
+    # After `open`, so that the guide itself does not count.
     limit = _vm_bytes() + config.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    # Exceeding a limit is expected, and must not leave core files.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # The default action terminates the process, whatever library is running.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -172,6 +175,7 @@ def _walk(grammar: Grammar, mask: NDArray[np.int32]) -> None:
     Raises:
         GuideFailed: the guide cannot continue.
     """
+    # A fixed seed, so that a grammar gets the same verdict each time.
     draw, deadline = random.Random(0), time.monotonic() + _WALK_SECONDS
     for _ in range(_WALKS):
         matcher = grammar.start()

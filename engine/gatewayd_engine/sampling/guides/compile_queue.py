@@ -46,6 +46,7 @@ class CompileQueue(Generic[QueuedT]):
         """Return the next grammar to compile; None if none is waiting or no thread is free."""
         while (tenant := self._share.next()) is not None:
             waiting = self._waiting[tenant]
+            # None if its requests have all ended: it is skipped, and its tenant is not charged.
             found = waiting.popleft()()
             if not waiting:
                 del self._waiting[tenant]

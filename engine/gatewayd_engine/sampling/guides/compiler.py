@@ -116,6 +116,7 @@ class CompiledGrammar:
             refusal = (INVALID, str(refused))
         except BaseException as raised:  # noqa: BLE001 - recorded as a fault by ``ActiveGuide``
             error = raised
+        # Abandoned at the time limit: the client has its answer, and the late result is discarded.
         if not self.is_over:
             self.seconds = time.perf_counter() - began
             self.grammar, self.refusal, self.error = grammar, refusal, error
@@ -142,6 +143,7 @@ class GrammarCompiler:
         self._cached: TenantCache[_Key, CompiledGrammar] = TenantCache(
             limits.cached, limits.cached_bytes, lambda one: one.num_bytes
         )
+        # Grammars that are in use, cached or not, so that equal requests share one.
         self._alive: WeakValueDictionary[_Key, CompiledGrammar] = WeakValueDictionary()
         self._queue: CompileQueue[CompiledGrammar] = CompileQueue(_AT_ONCE)
         self._working: list[CompiledGrammar] = []
@@ -179,6 +181,7 @@ class GrammarCompiler:
             return []
         now = time.monotonic()
         for one in self._working:
+            # Its thread cannot be stopped, but its slot in the queue is released.
             if now >= one.until and not one.is_over:
                 seconds = f"{self._limits.compile_seconds:g}"
                 one.refuse(INVALID, f"it takes longer to compile than the limit of {seconds} s")
@@ -205,6 +208,7 @@ class GrammarCompiler:
         while (one := self._queue.next()) is not None:
             one.began = time.monotonic()
             one.until = one.began + self._limits.compile_seconds
+            # A strong reference, also if all of its requests end before the thread does.
             self._working.append(one)
             # A daemon thread, so that a hanging compilation blocks neither steps nor shutdown.
             threading.Thread(target=one.compile, name="guide compile", daemon=True).start()

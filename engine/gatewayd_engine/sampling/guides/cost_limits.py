@@ -108,10 +108,13 @@ class SlowGrammarDetector:
             seconds: time of all masks.
             longest: time of the slowest, if they were computed one by one.
         """
+        # Trusted for some steps, unless one is far slower than what was tolerated.
         if self._steps < 0 and seconds < 5 * _SLOW:
             self._steps += 1
+        # After a slow step the masks of the next one are computed one by one.
         elif self._steps <= 0:
             self._steps = int(seconds > _SLOW)
+        # A single mask is slow, and is watched for longer; the sum of many cheap ones is not.
         elif longest > _SLOW / 4:
             self._steps = _WATCHED
         else:

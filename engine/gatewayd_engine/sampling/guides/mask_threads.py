@@ -61,6 +61,7 @@ class MaskFiller:
                 # No mask is needed after an end token.
                 if id(one) in bad or depth >= len(drafts) or drafts[depth] in self._ends:
                     continue
+                # CPU time of this thread: a grammar is not charged for waiting for the GIL.
                 began = time.thread_time()
                 try:
                     if one.matcher.accept(drafts[depth : depth + 1]) == 1:
@@ -73,6 +74,7 @@ class MaskFiller:
             alive = going
             depth += 1
         self._budget.reset()
+        # Drafts were accepted only for the masks after them; `accept` gets the verified ones.
         for i in np.flatnonzero(accepted).tolist():
             one = step.guided[i]
             try:
@@ -85,10 +87,12 @@ class MaskFiller:
         bad: set[int] = set()
         for guide in dict.fromkeys(one.compiled.guide for one in guided):
             same = [one for one in guided if one.compiled.guide is guide]
+            # Sequences in their reasoning last: `fill_many` takes the matchers of the guide alone.
             same.sort(key=lambda one: one.guided is None)
             first = len(step.index)
             for one in same:
                 step.allocate(one, depth)
+            # Allocated one after another, so they are contiguous.
             masks = step.masks[first : first + len(same)]
             began, longest = time.perf_counter(), 0.0
             if self._suspicion.is_any or self._budget.is_over:
@@ -144,6 +148,7 @@ class MaskFiller:
             Sequences that failed, by ``id``, and the seconds of the slowest mask.
         """
         bad, longest = set(), 0.0
+        # The cheapest first: only the costliest are left when the budget is used up.
         pairs = sorted(zip(guided, masks, strict=True), key=lambda pair: pair[0].pace.cost)
         for one, mask in pairs:
             if self._budget.is_over and one.pace.is_costly:

@@ -167,6 +167,7 @@ class GuideMatchers:
         if step is None:
             raise RuntimeError("no masks are being computed")
         if self._worker.wait(self._hang_seconds):
+            # The thread cannot record its calls: the accounts are not thread-safe.
             for guide, seconds in step.seconds.items():
                 self._record_call(guide, "fill_many", seconds)
             self._settle(step)
@@ -190,12 +191,14 @@ class GuideMatchers:
 
     def _new_step(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> MaskStep:
         needed = len(guided) + sum(map(len, drafts))
+        # Reused, because every step needs masks; allocated with room for twice as many.
         if len(self._buffer) < needed:
             self._buffer = np.zeros((2 * needed, self._buffer.shape[1]), np.int32)
         return MaskStep(guided, drafts, self._buffer)
 
     def _abandon(self, step: MaskStep) -> MaskStep:
         """Fail all sequences of a step whose guide hangs, and leave the buffer to its thread."""
+        # The hanging call may still write to the old buffer.
         self._buffer = np.zeros((0, self._buffer.shape[1]), np.int32)
         for guide in {one.compiled.guide for one in step.guided}:
             reason = f"{guide.choice.name} did not compute masks within"

@@ -211,6 +211,7 @@ class GuidedProcessors(Processors):
             bits = upload(step.masks[used], logits.device)
             index = upload(lines[masked], logits.device)
             _kernels(logits.device).mask(logits, bits, index)
+            # Only processors may have forbidden everything that a grammar allows.
             if super().wanted_by(rows).any():
                 _restore_allowed(logits, bits, index)
         return failed
@@ -223,6 +224,7 @@ class GuidedProcessors(Processors):
             step.at(one, depth) is None and not one.has_failed
             for one, depth in zip(guided, depths, strict=True)
         ):
+            # The matchers are at these depths already, so their current masks are the ones.
             step = self._matchers.fill(guided, [[]] * len(guided))
             step.index = {
                 (id(one), depth): step.index[id(one), 0]
@@ -233,6 +235,7 @@ class GuidedProcessors(Processors):
 
     def rewind(self, rows: RunningBatch, lengths: dict[int, int]) -> None:
         """See ``Processors``."""
+        # Before `super`, which clears them.
         ahead = [row for row in self._ahead if row in self._guided]
         super().rewind(rows, lengths)
         self._drain()
@@ -277,6 +280,7 @@ class GuidedProcessors(Processors):
         """Start copying a device's tokens to the host, to be read when the next masks are due."""
 
         def read(ids: NDArray[np.int32]) -> None:
+            # Sequences, not rows: a row may belong to another sequence when the tokens arrive.
             # A sequence with NaN logits may have any token; its request has failed.
             coming = [(one, int(ids[line])) for line, one in guided]
             self._matchers.accept(coming, is_sure=False)

@@ -66,6 +66,7 @@ class ReasoningBoundary:
 
     def _walk(self, place: int, piece: bytes) -> int:
         for at, byte in enumerate(piece):
+            # Knuth, Morris and Pratt: no byte of the output is read twice.
             while place and byte != self._end[place]:
                 place = self._back[place]
             place += byte == self._end[place]
@@ -91,6 +92,7 @@ class ReasoningBoundary:
         else:
             bits[:size] = True
             bits[sorted(self._ends)] = False
+            # Only tokens with the marker's last byte can complete it, so only these are tested.
             closing = set(self._closes)
             bits[list(closing.difference(self._going(place, closing)))] = False
         return np.packbits(bits, bitorder="little").view(np.int32)

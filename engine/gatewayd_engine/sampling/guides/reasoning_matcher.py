@@ -59,6 +59,7 @@ class ReasoningMatcher:
 
     def _accept_reasoning(self, token: int) -> bool:
         state = self._boundary.step(self._states[-1], token)
+        # Refused only if the token continues neither reasoning nor an answer without it.
         if self._plain is not None and self._is_plain and self._plain.accept([token]) == 1:
             self._num_plain += 1
         elif state == DEAD:
@@ -75,6 +76,7 @@ class ReasoningMatcher:
             self._num_after -= after
         if count > after:
             del self._states[after - count :]
+            # The second matcher may have stopped before the tokens that are undone.
             back = self._num_plain - (len(self._states) - 1)
             if back > 0 and self._plain is not None:
                 self._plain.rollback(back)

@@ -59,9 +59,11 @@ class TokenBytes:
         Raises:
             OSError, msgspec.MsgspecError: the file cannot be read.
         """
+        # Compiler threads may need it at the same time.
         with self._reading:
             if self._pieces is None:
                 self._pieces = self._read()
+        # Which special tokens are visible depends on the markers.
         pieces = self._pieces.copy()
         for token, content in self._special:
             pieces[token] = content.encode() if content in marks else b""

@@ -58,6 +58,7 @@ def offline(
             asyncio.run(_measure(run, names, stages, outcomes, output.out))
         except (EngineError, PluginError) as error:
             problem = str(error)
+    # Completed workloads are shown even if a later one has failed.
     if outcomes or not problem:
         run.show(output.form, "offline", engine_rows(outcomes))
     if problem:

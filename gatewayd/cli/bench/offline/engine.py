@@ -110,6 +110,7 @@ class BenchEngine:
         self._client = await EngineClient.connect(
             self._process.socket, self._on_event, self._on_lost
         )
+        # The configuration is an engine's first frame; ``EngineReady`` ends its loading.
         self._client.send(engine_config(config))
         await self._end
         if self._model is None:
@@ -181,6 +182,7 @@ class BenchEngine:
         if current is None:
             return
         if is_new and stats.step_tokens:
+            # The statistics are of after the step: sequences that it finished were in its batch.
             sequences = stats.num_running + len(event.finished)
             current.steps.append(EngineStep(sequences, stats.step_tokens, stats.step_seconds))
         indices = np.frombuffer(event.sequences, np.int64) - self._first_sequence
@@ -203,6 +205,7 @@ class BenchEngine:
         self._finish(self._loss)
 
     def _finish(self, error: str = "") -> None:
+        # The first end counts: later ones are of an engine that stops, or is failing already.
         if self._end.done():
             return
         if error:

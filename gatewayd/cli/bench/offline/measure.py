@@ -114,6 +114,7 @@ def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
         EngineError: a request has a wrong number of tokens.
     """
     for index, (got, wanted) in enumerate(zip(round_.tokens, workload.output_lens, strict=True)):
+        # All requests ignore EOS, so another length is a fault of the engine.
         if got != wanted:
             raise EngineError(f"request {index} of {workload.name} got {got} tokens of {wanted}")
     steps = len(round_.steps)
@@ -125,6 +126,7 @@ def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
         requests=len(workload.own),
         input_tokens=sum(len(prompt) for prompt in workload.prompts),
         output_tokens=sum(round_.tokens),
+        # The engine's totals include the warm-up and earlier workloads.
         cached_tokens=round_.after.prefix_hits - round_.before.prefix_hits,
         seconds=round_.seconds,
         steps=steps,

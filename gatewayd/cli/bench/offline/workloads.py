@@ -50,6 +50,7 @@ class Workload:
         """Fit the workload to a smaller model: ids modulo vocabulary, lengths within context."""
         outputs = [min(length, max_model_len // 2) for length in self.output_lens]
         room = max_model_len - max(outputs)
+        # Half of the context remains for the requests' own tokens.
         shared = self.shared[: room // 2] if len(self.shared) >= room else self.shared
         return Workload(
             self.name,
@@ -78,6 +79,7 @@ def _chat(seed: int) -> Workload:
     chance = random.Random(seed)
 
     def length(mean: float, sigma: float, most: int) -> int:
+        # Shifted by sigma squared / 2, so that ``mean`` is the mean and not the median.
         drawn = int(chance.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma))
         return max(4, min(most, drawn))
 

@@ -47,6 +47,7 @@ def serve(engine: options.EngineOptions, output: options.OutputOptions) -> None:
             problem = str(error)
         except ApiError as error:
             problem = f"cannot benchmark the daemon: {error.message} ({error.code})"
+    # Completed workloads are shown even if a later one has failed.
     if outcomes or not problem:
         run.show(output.form, "served", level_rows(outcomes))
     failures = report.error_lines([outcome.level for outcome in outcomes])

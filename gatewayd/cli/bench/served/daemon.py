@@ -32,6 +32,7 @@ _OWN = {
     "GATEWAYD_LOG__LEVEL": "info",
     "GATEWAYD_SERVER__DRAIN_SECONDS": str(_DRAIN_SECONDS),
 }
+# Loaded here, since between fork and exec as little as possible should run.
 _LIBC = ctypes.CDLL(None)
 
 
@@ -91,6 +92,7 @@ async def _ready(
 ) -> str:
     url = ""
     while True:
+        # Before the log is read, so that its last lines are seen.
         has_ended = process.returncode is not None
         events = _events(log)
         for event in events:

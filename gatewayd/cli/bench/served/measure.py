@@ -66,6 +66,7 @@ async def run(
     watch: Watcher = lambda name, done, total: None,
 ) -> AsyncIterator[ServedOutcome]:
     """Run workloads in order, and yield the outcome of each."""
+    # A seed for each workload, so that no prompt is in the prefix cache from the workload before.
     for seed, name in enumerate(names):
         served = WORKLOADS[name] if scale == 1 else WORKLOADS[name].scaled(scale)
         done = 0

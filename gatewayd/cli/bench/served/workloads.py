@@ -78,6 +78,7 @@ def words_of(folder: Path) -> list[str]:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # all that the library raises
         raise ValueError(f"{file} cannot be read: {error}") from error
+    # Sorted, because a vocabulary has no order: a seed must always select the same words.
     found = sorted(word for word in tokenizer.get_vocab() if re.fullmatch(f"{_SPACE}[a-z]+", word))
     texts = [word.replace(_SPACE, " ") for word in found]
     encoded = tokenizer.encode_batch(texts, add_special_tokens=False)

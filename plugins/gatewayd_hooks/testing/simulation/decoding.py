@@ -88,6 +88,7 @@ class Decoding:
         assert budgets.shape == rows.shape
         assert np.issubdtype(budgets.dtype, np.integer)
         assert (budgets >= 0).all()
+        # The engine may compute a step again.
         again = self._strategy.budgets(rows.copy(), lengths.copy())
         assert (again == budgets).all(), "a repeated step has other budgets"
         return budgets.astype(np.int64)
@@ -140,6 +141,7 @@ class Decoding:
 
     def _weights(self, row: int, length: int, layer: int) -> torch.Tensor:
         """Return the attention of a token, ``[num_heads, length]``; depends on the row's start."""
+        # Not of the row's number: a sequence has the same attention in any row.
         seed = (self._seed * 1_000_003 + self._starts[row]) * 4_001 + length * 7 + layer
         generator = torch.Generator().manual_seed(seed)
         scores = 3 * torch.randn(SHAPE.num_heads, length, generator=generator)

@@ -58,6 +58,7 @@ class Rows:
         self.answers.append(drafts)
         check_drafts(batch, drafts, self._resources.vocab_size)
         for i, row in enumerate(asking.tolist()):
+            # Of a tree nothing is accepted here: its tokens are no chain.
             kept = 0 if drafts.parents is not None else int(drafts.counts[i])
             kept = int(self._random.integers(0, kept + 1))
             end = int(self.lengths[row]) + kept

@@ -94,6 +94,7 @@ class FakePages:
     def check_match(self, holder: _Holder) -> Match:
         """Match a sequence's prefix, twice, and compare with the expected result."""
         size = self._size
+        # The trail knows the prompt, and generated tokens once they were inserted.
         known = max(holder.prompt_len, holder.most_inserted * size)
         expected: list[int] = []
         for i in range(known // size):
@@ -104,6 +105,7 @@ class FakePages:
         whole = len(expected)
         last, extra = self._closest(holder, whole, known)
         match = Match(expected, whole * size)
+        # Twice, as matching must change nothing.
         for _ in range(2):
             found = self._cache.match(holder.trail)
             if not isinstance(found, Match):
@@ -144,6 +146,7 @@ class FakePages:
 
     def _admit(self, holder: _Holder) -> None:
         match = self.check_match(holder)
+        # The last token is always computed, for its logits.
         tokens = min(match.num_tokens, len(holder.tokens) - 1)
         shared = list(match.pages[: tokens // self._size])
         self.num_hits += len(shared)
@@ -170,6 +173,7 @@ class FakePages:
         """Compute tokens, then generated ones, and insert full pages."""
         for i in range(count):
             if holder.computed == len(holder.pages) * self._size:
+                # Without a free or cached page it is preempted.
                 if not self._free and not self._evict(bits):
                     self._release(holder)
                     return

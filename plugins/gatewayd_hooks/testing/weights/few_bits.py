@@ -119,6 +119,7 @@ def equal(one: Weight, other: Weight) -> bool:
         return one[1:] == other[1:] and equal(one.weight, other.weight)
     if not (isinstance(one, GroupedWeight) and isinstance(other, GroupedWeight)):
         return type(one) is type(other) and torch.equal(dense(one), dense(other))
+    # As bytes, which also tells apart NaN codes and the two zeros of floats.
     if not torch.equal(one.codes.view(torch.uint8), other.codes.view(torch.uint8)):
         return False
     return all(

@@ -86,8 +86,10 @@ def site(*, is_foldable: bool = False, spare: int = 0) -> Site:
         spare: number of columns that are always 0.
     """
     generator = torch.Generator().manual_seed(11)
+    # Correlated columns, between which errors can be compensated.
     mixed = torch.randn(_COLUMNS, _COLUMNS, generator=generator) / _COLUMNS**0.5
     inputs = torch.randn(600, _COLUMNS, generator=generator) @ mixed
+    # Magnitudes over two orders, in random order: the large ones matter most.
     inputs *= torch.logspace(-1.5, 0.5, _COLUMNS)[torch.randperm(_COLUMNS, generator=generator)]
     inputs[:, :spare] = 0.0
     weights = tuple(torch.randn(m.rows, m.columns, generator=generator) for m in MATRICES)

@@ -121,6 +121,7 @@ class EngineTable(ConfigTable):
     copy_memory: ByteSize | None = Field(default=None, ge=0)
     cascade_attention: bool = False
     capture: Literal["auto", "off"] = "auto"
+    cpu_kernels: Literal["auto", "torch"] = "auto"
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     kv_pages: int | None = Field(default=None, ge=2)
     draft_memory: ByteSize | None = Field(default=None, ge=0)

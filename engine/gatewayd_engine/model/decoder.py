@@ -31,6 +31,7 @@ class Attention:
     Attributes:
         entry: the QKV projection, the only consumer of the layer's normed input.
         out: the output projection, which the decoder layer applies.
+        qk_norm: in-place norm of each head of queries and keys; None for none.
     """
 
     _index: int
@@ -38,7 +39,7 @@ class Attention:
     _buffers: HeadBuffers
     entry: LinearOp
     out: LinearOp
-    _qk_norm: Callable[[torch.Tensor], object] | None
+    qk_norm: Callable[[torch.Tensor], object] | None
 
     def __call__(
         self, x: torch.Tensor, rotation: torch.Tensor | None, attend: Attend | RotatingAttend
@@ -51,14 +52,14 @@ class Attention:
         if isinstance(attend, RotatingAttend):
             # Rotary embedding is fused with the append to the KV pool: heads are not rotated here.
             joined = self._buffers.split(self.entry(x, out=attend.room))
-            if self._qk_norm is not None:
-                self._qk_norm(joined[:, : self._buffers.num_rotated])
+            if self.qk_norm is not None:
+                self.qk_norm(joined[:, : self._buffers.num_rotated])
             return attend(self._index, joined)
         # Projection, norms and rotation in one buffer, through views that are cached.
         heads = self._buffers.like(x)
         self.entry(x, out=heads.flat)
-        if self._qk_norm is not None:
-            self._qk_norm(heads.query_key)
+        if self.qk_norm is not None:
+            self.qk_norm(heads.query_key)
         if rotation is not None:
             self._rotary.rotate(heads.rotated, rotation)
         return attend(self._index, heads.query, heads.key_value)
@@ -80,14 +81,20 @@ class Mlp(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DecoderLayer:
-    """Attention and feed-forward parts, each added to the residual stream."""
+    """Attention and feed-forward parts, each added to the residual stream.
 
-    _attention: Attention
-    _mlp: Mlp
-    _before_attention: Norm
-    _before_mlp: Norm
-    _after_attention: Norm | None
-    _after_mlp: Norm | None
+    Attributes:
+        attention, mlp: the parts.
+        before_attention, before_mlp: norms of their inputs.
+        after_attention, after_mlp: norms of their outputs; None for none.
+    """
+
+    attention: Attention
+    mlp: Mlp
+    before_attention: Norm
+    before_mlp: Norm
+    after_attention: Norm | None
+    after_mlp: Norm | None
 
     def __call__(
         self,
@@ -107,17 +114,17 @@ class DecoderLayer:
         Returns:
             What is still to be added to ``x``; None for nothing.
         """
-        attended = self._attention(self._before_attention(x, delta), rotation, attend)
-        if self._after_attention is None:
+        attended = self.attention(self.before_attention(x, delta), rotation, attend)
+        if self.after_attention is None:
             # Added by the product itself, or deferred to the next norm, which reads the stream.
-            delta = self._attention.out.add_to(x, attended)
+            delta = self.attention.out.add_to(x, attended)
         else:
             # A norm needs the whole output before it is added.
-            delta = self._after_attention(self._attention.out(attended))
-        normed = self._before_mlp(x, delta)
-        if self._after_mlp is None:
-            return self._mlp.add_to(x, normed)
-        return self._after_mlp(self._mlp(normed))
+            delta = self.after_attention(self.attention.out(attended))
+        normed = self.before_mlp(x, delta)
+        if self.after_mlp is None:
+            return self.mlp.add_to(x, normed)
+        return self.after_mlp(self.mlp(normed))
 
 
 class Decoder:
@@ -128,6 +135,7 @@ class Decoder:
             has to be batch-invariant.
         is_capturable: whether the layers' kernel launches depend on the number of tokens alone,
             as CUDA graphs require.
+        layers, norm, head: the parts, for fused steps.
     """
 
     def __init__(
@@ -153,9 +161,9 @@ class Decoder:
         self.is_capturable = is_capturable
         self._embedding = embedding
         self._rotary = rotary
-        self._layers = layers
-        self._norm = norm
-        self._head = head
+        self.layers = layers
+        self.norm = norm
+        self.head = head
         scale = spec.embedding_scale
         self.logits_dtype = self.dtype if spec.logit_softcap is None else torch.float32
         # Rounded as the weights are: models were trained with the product in their own type.
@@ -183,9 +191,9 @@ class Decoder:
         # Gathered once: all layers rotate by the same angles.
         rotation = None if isinstance(attend, RotatingAttend) else self._rotary.at(positions)
         delta = None
-        for layer in self._layers:
+        for layer in self.layers:
             delta = layer(x, delta, rotation, attend)
-        return self._norm(x, delta)
+        return self.norm(x, delta)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Embed token ids ``[n]``, scaled if the model does so; shape ``[n, hidden]``."""
@@ -202,7 +210,7 @@ class Decoder:
         """Compute logits in ``logits_dtype``, into a new tensor or ``out``; see ``logits``."""
         cap = self.spec.logit_softcap
         if cap is None:
-            return self._head(hidden, out=out)
+            return self.head(hidden, out=out)
         # In float32: near the cap, bfloat16 would make different logits equal.
-        logits = self._head(hidden).float().div_(cap).tanh_()
+        logits = self.head(hidden).float().div_(cap).tanh_()
         return torch.mul(logits, cap, out=out)

@@ -111,9 +111,12 @@ class RMSNorm:
 
     Computed as ``x / hypot(|x|, sqrt(n * eps)) * (weight * sqrt(n))``, which is equivalent to
     torch's composite ``rms_norm`` and takes half its time on a CPU at batch 1.
+
+    Attributes:
+        weight: float32, the offset added.
     """
 
-    __slots__ = ("_floor", "_weight")
+    __slots__ = ("_floor", "_weight", "weight")
 
     def __init__(self, weight: torch.Tensor, eps: float, offset: float = 0.0) -> None:
         """Initialise from the stored weight.
@@ -124,7 +127,8 @@ class RMSNorm:
             offset: added to the weight.
         """
         size = weight.shape[-1]
-        self._weight = (weight.float() + offset) * size**0.5
+        self.weight = (weight.float() + offset).contiguous()
+        self._weight = self.weight * size**0.5
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)
 
     def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
@@ -137,6 +141,24 @@ class RMSNorm:
             return x.div(length.hypot_(self._floor)).mul_(self._weight)
         length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
         return x.div(length.hypot_(self._floor)).mul_(self._weight).to(x.dtype)
+
+
+class HeadNorm:
+    """RMS norm of each head, in place; ``weight`` has shape ``[heads, head_dim]``."""
+
+    __slots__ = ("_norm",)
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._norm = RMSNorm(weight, eps)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Return the weight, float32."""
+        return self._norm.weight
+
+    def __call__(self, heads: torch.Tensor) -> None:
+        """Normalise ``[n, heads, head_dim]`` in place."""
+        heads.copy_(self._norm(heads))
 
 
 class Gated(BatchInvariantMode):
@@ -177,16 +199,17 @@ class FeedForward:
 
     Attributes:
         entry: ``gate_up``, the only consumer of the part's input.
+        down: as given.
     """
 
     entry: LinearOp
-    _down: LinearOp
+    down: LinearOp
     _gated: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
-        return self._down(self._gated(self.entry(x)))
+        return self.down(self._gated(self.entry(x)))
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
-        return self._down.add_to(onto, self._gated(self.entry(x)))
+        return self.down.add_to(onto, self._gated(self.entry(x)))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
-from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
+from gatewayd_engine.model.layers import Gated, HeadNorm, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate as Fused
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedNorm
@@ -131,8 +131,7 @@ class PlainParts:
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
         """See ``LayerParts``."""
-        norm = RMSNorm(weight, eps)
-        return lambda heads: heads.copy_(norm(heads))
+        return HeadNorm(weight, eps)
 
     def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
         """See ``LayerParts``."""

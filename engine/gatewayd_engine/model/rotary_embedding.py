@@ -40,6 +40,10 @@ class Rotary(BatchInvariantMode):
         """Return the table as real numbers: cosines, then sines, ``[max_len, rotary_dim]``."""
         return torch.cat((self._table.real, self._table.imag), -1)
 
+    def by_pair(self) -> torch.Tensor:
+        """Return a view of the table as real numbers, ``[max_len, rotary_dim / 2, 2]``."""
+        return torch.view_as_real(self._table)
+
     def view(self, heads: torch.Tensor) -> torch.Tensor:
         """Return a view of heads ``[num_tokens, num_heads, head_dim]`` for ``rotate``.
 

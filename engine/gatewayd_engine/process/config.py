@@ -99,6 +99,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Whether a GPU computes attention to a prefix shared by all decoding sequences only once."""
     capture: str = "auto"
     """Whether a GPU's steps are captured in CUDA graphs: ``auto`` or ``off``."""
+    cpu_kernels: str = "auto"
+    """Kernels of a CPU: ``auto`` compiles them where the processor is supported, ``torch`` uses
+    torch's operations."""
     max_running: int = 64
     max_batch_tokens: int = 512
     max_model_len: int | None = None

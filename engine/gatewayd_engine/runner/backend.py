@@ -11,16 +11,21 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.fused import FusedAttention
 from gatewayd_engine.attention.kv_selection import SelectingCompression, Selection
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.cpu.select import thread_team
 from gatewayd_engine.kernels.select import choose, eight_bit_floats
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.cpu_parts import CompiledParts
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.device_parts import DeviceParts
+from gatewayd_engine.model.fused_step import fused_step
 from gatewayd_engine.model.parts import LayerParts, PlainParts
+from gatewayd_engine.process import threads
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.cpu import Runner, StepRunner
@@ -106,7 +111,10 @@ class CpuBackend:
         self._kv_bytes = config.kv_bytes
         self._copy_bytes = config.copy_bytes
         self._make_pace = make_pace
-        self.parts: LayerParts = PlainParts()
+        team = None
+        if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
+            team = thread_team(threads.choose(config.threads))
+        self.parts: LayerParts = PlainParts() if team is None else CompiledParts(team)
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""
@@ -141,7 +149,11 @@ class CpuBackend:
         attention = SelectiveAttention(
             shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
         )
-        return Runner(decoder, attention, pool, rows, processors, self._make_pace())
+        fused = fused_step(decoder, pool.page_size) if pool.codec is None else None
+        if fused is None:
+            return Runner(decoder, attention, pool, rows, processors, self._make_pace())
+        planned = FusedAttention(attention, compression, selection, pool)
+        return Runner(decoder, planned, pool, rows, processors, self._make_pace(), fused)
 
 
 class DeviceBackend:

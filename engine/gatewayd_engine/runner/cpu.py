@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.compaction_queries import Ask, CompactionQueries
+from gatewayd_engine.attention.fused import FusedAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.fused_step import FusedStep
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
@@ -92,9 +94,11 @@ class Runner:
         rows: RunningBatch,
         processors: GuidedProcessors,
         pace: ThreadTuning,
+        fused: FusedStep | None = None,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
+        self._fused = fused
         self._pool = pool
         self._rows = rows
         self._processors = processors
@@ -169,9 +173,7 @@ class Runner:
         drafts = None if batch.drafts is None else batch.drafts.at(lines)
         # Before the layers, so that a thread fills grammar masks while they compute.
         self._processors.start_step(batch.rows[lines], drafts)
-        hidden = self._decoder.hidden(
-            torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
-        )
+        hidden = self._hidden(batch)
         result = StepResult(hidden=hidden)
         # The logits of sequences that sample are checked anyway.
         if len(lines) < len(batch):
@@ -188,6 +190,15 @@ class Runner:
             self._sample(batch, lines, hidden, result)
         self._pace.end_step()
         return result
+
+    def _hidden(self, batch: StepBatch) -> torch.Tensor:
+        """Compute hidden states of all tokens of a planned step, ``[num_tokens, hidden]``."""
+        ids = torch.from_numpy(batch.ids)
+        if self._fused is not None and isinstance(self._attention, FusedAttention):
+            rows = self._attention.rows
+            if rows is not None:
+                return self._fused.hidden(ids, rows)
+        return self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Fail prompts with NaN before their pages can be shared with other sequences.

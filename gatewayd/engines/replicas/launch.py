@@ -130,6 +130,7 @@ def engine_config(config: Config) -> EngineConfig:
         copy_bytes=None if engine.copy_memory is None else int(engine.copy_memory),
         cascade_attention=engine.cascade_attention,
         capture=engine.capture,
+        cpu_kernels=engine.cpu_kernels,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),
         max_running=chosen.max_running,

@@ -120,16 +120,16 @@ def rounding(*names: str) -> Quantize:
 def test_a_model_is_steady_if_anything_rounds() -> None:
     rounds, plain = parts_of(None)
     assert not rounds
-    layer = plain._layers[1]
-    assert not layer._mlp._down.is_steady
+    layer = plain.layers[1]
+    assert not layer.mlp.down.is_steady
     assert not plain.rotary.is_steady
     # All that a rounding head is given comes from floats.
     for names in (("down_proj",), ("lm_head",)):
         rounds, made = parts_of(rounding(*names))
         assert rounds
-        layer = made._layers[0]
-        floats = [layer._attention.entry, layer._attention.out, layer._mlp.entry]
-        assert all(part.is_steady for part in (*floats, layer._mlp._gated, made.rotary))
+        layer = made.layers[0]
+        floats = [layer.attention.entry, layer.attention.out, layer.mlp.entry]
+        assert all(part.is_steady for part in (*floats, layer.mlp._gated, made.rotary))
     rounds, made = parts_of(rounding("down_proj"))
-    assert isinstance(made._head, Linear)
-    assert not made._head.is_steady
+    assert isinstance(made.head, Linear)
+    assert not made.head.is_steady

@@ -48,7 +48,7 @@ def test_copies_take_what_they_may_and_answers_stay_the_same(
 ) -> None:
     folder = checkpoint("llama")
     choice = None if codec is None else StrategyChoice(codec)
-    fields: dict[str, Any] = {"kv_codec": choice, "kv_pages": 400}
+    fields: dict[str, Any] = {"kv_codec": choice, "kv_pages": 400, "cpu_kernels": "torch"}
     free, without_bound = answers(make_engine(folder, **fields))
     some, bounded = answers(make_engine(folder, **fields, copy_bytes=1500 * TOKEN))
     none, nothing = answers(make_engine(folder, **fields, copy_bytes=0))
@@ -63,5 +63,7 @@ def test_by_default_they_may_take_as_much_as_the_pool_or_a_gibibyte(
     make_engine: Make, checkpoint: Callable[[str], Path], codec: str | None
 ) -> None:
     choice = None if codec is None else StrategyChoice(codec)
-    engine = make_engine(checkpoint("llama"), kv_codec=choice, kv_pages=400, page_size=16)
+    engine = make_engine(
+        checkpoint("llama"), kv_codec=choice, kv_pages=400, page_size=16, cpu_kernels="torch"
+    )
     assert contexts(engine)._buffers._spare_tokens == 401 * 16

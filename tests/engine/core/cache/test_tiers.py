@@ -141,9 +141,9 @@ def test_pages_of_a_failed_request_never_go_to_a_tier(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host()], max_batch_tokens=32)
-    decoder = engine.core._runner._decoder
-    hidden = decoder.hidden
-    monkeypatch.setattr(decoder, "hidden", lambda *args: hidden(*args).fill_(np.nan))
+    runner = engine.core._runner
+    hidden = runner._hidden
+    monkeypatch.setattr(runner, "_hidden", lambda batch: hidden(batch).fill_(np.nan))
     (bad,) = engine.submit(PROMPT, max_tokens=4)
     engine.run()
     monkeypatch.undo()

@@ -23,19 +23,19 @@ def test_nan_logits_fail_the_request_that_has_them(
     make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine()
-    decoder = runner_of(engine)._decoder
+    runner = runner_of(engine)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     for _ in range(4):
         engine.step()
-    hidden = decoder.hidden
+    hidden = runner._hidden
 
-    def poisoned(tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
-        out: torch.Tensor = hidden(tokens, positions, attend)
+    def poisoned(batch: StepBatch) -> torch.Tensor:
+        out: torch.Tensor = hidden(batch)
         out[2] = torch.nan
         return out
 
     with monkeypatch.context() as patch:
-        patch.setattr(decoder, "hidden", poisoned)
+        patch.setattr(runner, "_hidden", poisoned)
         engine.step()
     done = engine.run()
     (failed,) = [i for i in ids if done[i].finished.error]
@@ -46,10 +46,25 @@ def test_nan_logits_fail_the_request_that_has_them(
 
 
 @pytest.mark.usefixtures("depth")
-def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
+def test_pages_that_saw_a_nan_do_not_poison_fused_steps(
     make_engine: Make, undisturbed: list[list[int]]
 ) -> None:
     engine = make_engine(kv_pages=64, prefix_cache=None)
+    (i,) = engine.submit(PROMPTS[0], max_tokens=30, ignore_eos=True)
+    for _ in range(3):
+        engine.step()
+    page = engine.core._queue.find(i).pages[0]
+    runner_of(engine)._pool.data[page] = torch.nan
+    engine.run()
+    assert engine.answers[i].finished.error[0] == "numerical_error"
+    assert answers(engine) == undisturbed
+
+
+@pytest.mark.usefixtures("depth")
+def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
+    make_engine: Make, undisturbed: list[list[int]]
+) -> None:
+    engine = make_engine(kv_pages=64, prefix_cache=None, cpu_kernels="torch")
     pool = runner_of(engine)._attention._by_token
     (i,) = engine.submit(PROMPTS[0], max_tokens=30, ignore_eos=True)
     for _ in range(3):
@@ -72,16 +87,16 @@ def test_a_nan_in_a_long_prompt_is_not_shared(
     engine = make_engine(max_batch_tokens=32)
     prompt = list(range(20, 120))
     healthy = make_engine().generate(prompt, max_tokens=5)
-    decoder = runner_of(engine)._decoder
-    hidden = decoder.hidden
+    runner = runner_of(engine)
+    hidden = runner._hidden
 
-    def poisoned(tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
-        out: torch.Tensor = hidden(tokens, positions, attend)
+    def poisoned(batch: StepBatch) -> torch.Tensor:
+        out: torch.Tensor = hidden(batch)
         return out.fill_(torch.nan)
 
     (bad,) = engine.submit(prompt, max_tokens=5)
     with monkeypatch.context() as patch:
-        patch.setattr(decoder, "hidden", poisoned)
+        patch.setattr(runner, "_hidden", poisoned)
         engine.step()
     engine.run()
     assert engine.answers[bad].finished.error[0] == "numerical_error"
@@ -91,7 +106,7 @@ def test_a_nan_in_a_long_prompt_is_not_shared(
 
 @pytest.mark.usefixtures("depth")
 def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> None:
-    engine = make_engine(prefix_cache=None)
+    engine = make_engine(prefix_cache=None, cpu_kernels="torch")
     long, short, other = list(range(20, 100)), list(range(30, 90)), list(range(40, 130))
     wanted = [make_engine().generate(p, max_tokens=20, ignore_eos=True) for p in (short, other)]
     ids = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in (long, short, other)]
@@ -143,7 +158,7 @@ class Poisoned:
 def test_who_comes_after_nans_in_dense_copies_is_well(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch, depth: bool, num_bad: int, raises: bool
 ) -> None:
-    engine = make_engine(prefix_cache=None)
+    engine = make_engine(prefix_cache=None, cpu_kernels="torch")
     long, short = [list(range(20 + k, 110 + k)) for k in range(4)], [[7, 8], [9, 10], [11], [12]]
     wanted = [make_engine().generate(p, max_tokens=20, ignore_eos=True) for p in [long[3], *short]]
     ids = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in long]

@@ -19,6 +19,8 @@ from pathlib import Path
 import gatewayd_engine
 
 ROOT = Path(gatewayd_engine.__file__).parent
+CPU_ALONE = ("kernels/cpu/", "kernels/llvm/")
+"""Code that no device runs."""
 PACKAGES = ("attention", "kernels", "kv", "model", "runner/gpu")
 STORED = "__call__"
 LIBRARIES = {"functional", "math", "np", "tl", "torch", "triton"}
@@ -74,6 +76,8 @@ class Source:
         for package in PACKAGES:
             for path in sorted((ROOT / package).rglob("*.py")):
                 file = path.relative_to(ROOT).as_posix()
+                if file.startswith(CPU_ALONE):
+                    continue
                 self._collect(ast.parse(path.read_text("utf-8")), "", file, is_inner=False)
 
     def reached(self, roots: Iterable[str], excluded: frozenset[str]) -> list[Function]:

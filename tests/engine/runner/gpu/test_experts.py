@@ -114,7 +114,7 @@ def decoder(
 
 
 def mlp_of(made: Decoder) -> Any:
-    return made._layers[0]._mlp
+    return made.layers[0].mlp
 
 
 @pytest.mark.parametrize("name", FORMS)

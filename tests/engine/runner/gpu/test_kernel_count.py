@@ -96,7 +96,7 @@ def test_a_captured_step_of_32_layers_launches_so_many_kernels(
     input_buffers.clear()
     step.attention.plan(input_buffers.scratch(4))
     if is_fused:
-        runner._decoder._layers[0]._attention.entry._fusion.lines.add(4)
+        runner._decoder.layers[0].attention.entry._fusion.lines.add(4)
     kernels.launches = launches
     with torch.inference_mode(), launches:
         step.whole()

@@ -37,7 +37,6 @@ HOST = frozenset(
         # On a CPU alone, or in steps that are not captured.
         "attention/kv_selection.py:Selection",
         "model/moe.py:MixtureOfExperts",
-        "model/parts.py:PlainParts",
     }
 )
 """Functions and classes that are reached by their names, and are on no path of a captured step."""

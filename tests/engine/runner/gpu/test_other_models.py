@@ -65,7 +65,7 @@ def test_a_model_that_is_loaded_later_multiplies_elsewhere(
     # So many lines are multiplied with numbers, which lie in the scratch.
     prompt = [*range(20, 20 + 3 * MOST_LINES)]
     wanted = engine.generate(prompt, max_tokens=4, ignore_eos=True)
-    room = device_runner(engine)._decoder._layers[0]._attention.out._room
+    room = device_runner(engine)._decoder.layers[0].attention.out._room
     before, size = addresses(room), room.dense.numel()
     parts = backends[-1].draft_parts()
     # Split, and larger than any of the served model.

@@ -135,8 +135,8 @@ def test_tokens_of_rounded_activations_are_the_cpus(
         fields = {"catalog": catalog(), "quantizer": PACKED}
         monkeypatch.setattr(parts, "make_cpu_linear", rounding)
     engine = make_device_engine(folder, **fields)
-    for layer in device_runner(engine)._decoder._layers:
-        linears = (layer._attention.entry, layer._attention.out, layer._mlp.entry, layer._mlp._down)
+    for layer in device_runner(engine)._decoder.layers:
+        linears = (layer.attention.entry, layer.attention.out, layer.mlp.entry, layer.mlp.down)
         assert {type(linear) for linear in linears} == {kind}
     # A number between two codes is rounded either way: then logits are a little different.
     prompts = [*PROMPTS, LONG]
@@ -164,10 +164,10 @@ def test_captured_steps_of_few_lines_allocate_no_room(
     folder = tmp_path / "made"
     written(small(), folder, WRITERS["awq"])
     engine = make_device_engine(folder, catalog=catalog(), quantizer=AUTO)
-    layer = device_runner(engine)._decoder._layers[0]
-    before = addresses(layer._attention.out._room)
+    layer = device_runner(engine)._decoder.layers[0]
+    before = addresses(layer.attention.out._room)
     answers(engine)
-    assert addresses(layer._attention.out._room) == before
+    assert addresses(layer.attention.out._room) == before
 
 
 def addresses(room: DequantizeScratch) -> list[int]:

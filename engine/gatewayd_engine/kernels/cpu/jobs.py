@@ -1,0 +1,96 @@
+"""Calls of compiled products on a team: their arguments in memory, as ``matmul`` reads them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.kernels.llvm.library import Library
+from gatewayd_engine.kernels.llvm.processor import Processor
+
+STORE, ADD = 0, 1
+GATES = {"silu": 2, "gelu_tanh": 3, "gelu": 4}
+"""Epilogues: sums are stored, added to the output, or gate times up is stored."""
+
+
+class Job(IntEnum):
+    """Index of an argument of the job ``product_FORMAT``: those of ``matmul_FORMAT``.
+
+    ``SUMS_STRIDE``: numbers of scratch of a thread. ``TICKET``: a zero, which threads count up.
+    """
+
+    X = 0
+    LDX = 1
+    ROWS = 2
+    WEIGHTS = 3
+    INPUTS = 4
+    OUTPUTS = 5
+    BIAS = 6
+    OUT = 7
+    LDO = 8
+    EPILOGUE = 9
+    SUMS = 10
+    SUMS_STRIDE = 11
+    TICKET = 12
+
+
+def sums_size(processor: Processor) -> int:
+    """Return the numbers of scratch that a thread needs for the sums of a tile."""
+    return processor.row_tile * 8 * processor.lanes
+
+
+class PackedMatrix(Protocol):
+    """A matrix in panels."""
+
+    panels: torch.Tensor
+    bias: torch.Tensor | None
+    inputs: int
+    outputs: int
+
+
+class MatmulJob:
+    """Calls of the product of one format.
+
+    Args:
+        team: threads that compute it.
+        code: of ``matmul_code``.
+        form: the format's name.
+
+    Attributes:
+        matmul: address of the function that computes some panels, for fused steps.
+    """
+
+    __slots__ = ("_arguments", "_product", "_sums", "_team", "matmul")
+
+    def __init__(self, team: ThreadTeam, code: Library, form: str) -> None:
+        self.matmul = code.address(f"matmul_{form}")
+        self._product = code.address(f"product_{form}")
+        self._team = team
+        stride = sums_size(team.processor)
+        self._sums = torch.empty(team.size * stride)
+        self._arguments = np.zeros(len(Job), np.int64)
+        self._arguments[[Job.SUMS, Job.SUMS_STRIDE]] = self._sums.data_ptr(), stride
+
+    def run(self, matrix: PackedMatrix, x: torch.Tensor, out: torch.Tensor, epilogue: int) -> None:
+        """Multiply float32 rows ``[n, inputs]``, whose numbers are adjacent, into ``out``.
+
+        Raises:
+            ValueError: a dtype or a stride is another one.
+        """
+        if x.dtype != torch.float32 or out.dtype != torch.float32:
+            raise ValueError(f"inputs are {x.dtype} and outputs {out.dtype}, not float32")
+        if x.stride(-1) != 1 or out.stride(-1) != 1:
+            raise ValueError("numbers of a row are not adjacent")
+        given = self._arguments
+        given[: Job.SUMS] = (
+            *(x.data_ptr(), x.stride(0), x.shape[0], matrix.panels.data_ptr()),
+            *(matrix.inputs, matrix.outputs),
+            0 if matrix.bias is None else matrix.bias.data_ptr(),
+            *(out.data_ptr(), out.stride(0), epilogue),
+        )
+        given[Job.TICKET] = 0
+        self._team.run(self._product, given)

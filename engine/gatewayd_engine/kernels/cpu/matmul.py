@@ -1,0 +1,231 @@
+"""Matrix product of rows with panels of weights: register tiles and what follows the sums.
+
+``matmul_FORMAT`` computes some panels of ``x @ w.T``, so that threads share a product by panels.
+The sums of a tile go to scratch memory in the first-level cache, from where an epilogue writes
+them: stored, added to a residual stream, or gate times up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llvmlite import ir
+
+from gatewayd_engine.kernels.cpu.elementary import ACTIVATIONS
+from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, Job
+from gatewayd_engine.kernels.cpu.team_code import add
+from gatewayd_engine.kernels.llvm.builder import (
+    F16,
+    F32,
+    I16,
+    I32,
+    I64,
+    Function,
+    Pointer,
+    Value,
+)
+from gatewayd_engine.kernels.llvm.processor import Processor
+
+ROW_BLOCK_BYTES = 1 << 18
+"""Inputs that are multiplied with a panel before the next one is read; they stay in the cache."""
+
+Load = Callable[[Function, Pointer, Value, int], tuple[Value, Value]]
+"""Loads the two vectors of a panel's weights for an input; the last argument is lanes."""
+
+
+def _f32(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
+    at = panel + k * (2 * lanes)
+    return at.vector(lanes), at.vector(lanes, lanes)
+
+
+def _bf16(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
+    pairs = (panel + k * (2 * lanes)).cast(I32).vector(lanes)
+    floats = ir.VectorType(F32, lanes)
+    return f.bits_as(pairs << 16, floats), f.bits_as(pairs & -65536, floats)
+
+
+def _f16(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
+    at, floats = panel + k * (2 * lanes), ir.VectorType(F32, lanes)
+    low, high = at.vector(lanes), at.vector(lanes, lanes)
+    return f.convert(low, "fpext", floats), f.convert(high, "fpext", floats)
+
+
+LOADS: dict[str, tuple[ir.Type, Load]] = {
+    "f32": (F32, _f32),
+    "bf16": (I16, _bf16),
+    "f16": (F16, _f16),
+}
+"""By format of ``panels``: the type of a stored number, and how it is loaded."""
+
+
+_SHARES = 4
+"""Parts of a product for each thread: several, so that a thread that lost its processor does not
+hold up the others with half of the product."""
+
+
+def share(f: Function, panels: Value, threads: Value) -> Value:
+    """Return how many panels a thread draws at a time: a multiple of what a tile computes."""
+    return (f.most(panels // (threads * _SHARES), 1) + 3) // 4 * 4
+
+
+def panels_at_once(rows: int, processor: Processor) -> int:
+    """Panels of a tile of few rows, for eight independent chains of additions if possible."""
+    return max(1, min(4, processor.row_tile // rows))
+
+
+def add_matmul(module: ir.Module, processor: Processor, form: str) -> Function:
+    """Add ``matmul_FORMAT`` to a module.
+
+    Its arguments: inputs ``x`` with row stride ``ldx``, their number, panels, inputs ``K`` and
+    outputs ``N`` of the matrix, bias or null, ``out`` with row stride ``ldo``, epilogue, first and
+    end panel, scratch of ``row_tile * 8 * lanes`` numbers.
+    """
+    element, _ = LOADS[form]
+    lanes, most = processor.lanes, processor.row_tile
+    tiles = {n: _add_tile(module, processor, form, n) for n in range(1, most + 1)}
+    few = {n: panels for n in tiles if (panels := panels_at_once(n, processor)) > 1}
+    epilogue = _add_epilogue(module, lanes)
+    kinds = [[F32], I64, I64, [element], I64, I64, [F32], [F32], I64, I64, I64, I64, [F32]]
+    f = Function(module, f"matmul_{form}", kinds, is_exported=True)
+    x, ldx, rows, weights, k, n, bias, out, ldo, kind, first, end, sums = f.arguments
+
+    def compute(row: Value, size: int, panel: Value, panels: int) -> None:
+        f.call(
+            tiles[size],
+            x + ldx * row,
+            ldx,
+            weights + panel * k * (2 * lanes),
+            k,
+            sums,
+            f.constant(I64, panels),
+        )
+        for i in range(panels):
+            f.call(
+                epilogue,
+                sums + i * size * 2 * lanes,
+                f.constant(I64, size),
+                panel + i,
+                n,
+                bias,
+                out + ldo * row,
+                ldo,
+                kind,
+            )
+
+    for number, together in few.items():
+        with f.when(rows.equals(number)):
+            whole = first + (end - first) // together * together
+            with f.loop(first, whole, together) as panel:
+                compute(f.index(0), number, panel, together)
+            with f.loop(whole, end) as panel:
+                compute(f.index(0), number, panel, 1)
+    most_few = max(few, default=0)
+    with f.when(rows > most_few):
+        block = f.most(f.index(most), (f.index(ROW_BLOCK_BYTES // 4) // k) // most * most)
+        with f.loop(0, rows, block) as start:
+            here = f.least(block, rows - start)
+            # Tiles of nearly the same size: eight rows are four and four rather than six and two.
+            count = (here + (most - 1)) // most
+            size, larger = here // count, here % count
+            with f.loop(first, end) as panel:
+                row = f.variable(start)
+                with f.loop(0, count) as i:
+                    now = size + f.convert(i < larger, "zext", I64)
+                    for each in tiles:
+                        with f.when(now.equals(each)):
+                            compute(row.get(), each, panel, 1)
+                    row.set(row.get() + now)
+    return f.finish()
+
+
+def add_product(module: ir.Module, processor: Processor, form: str, matmul: Function) -> None:
+    """Add ``product_FORMAT``, a job for a team that computes a whole product; see ``Job``."""
+    element, _ = LOADS[form]
+    f = Function(module, f"product_{form}", [[I64], I64, I64], is_exported=True)
+    given, thread, threads = f.arguments
+    sums = given.pointer(Job.SUMS, F32) + thread * given[Job.SUMS_STRIDE]
+    outputs = given[Job.OUTPUTS]
+    width = 2 * processor.lanes
+    panels = (outputs + (width - 1)) // width
+    size = share(f, panels, threads)
+    with f.repeat_while() as loop:
+        first = add(f, given + Job.TICKET, 1) * size
+        loop.stop_unless(first < panels)
+        f.call(
+            matmul,
+            *(given.pointer(Job.X, F32), given[Job.LDX], given[Job.ROWS]),
+            *(given.pointer(Job.WEIGHTS, element), given[Job.INPUTS], outputs),
+            *(given.pointer(Job.BIAS, F32), given.pointer(Job.OUT, F32), given[Job.LDO]),
+            *(given[Job.EPILOGUE], first, f.least(first + size, panels), sums),
+        )
+    f.finish()
+
+
+def _add_tile(module: ir.Module, processor: Processor, form: str, rows: int) -> Function:
+    """Add the sums of ``rows`` inputs with a number of adjacent panels: 1 or ``panels_at_once``."""
+    element, load = LOADS[form]
+    lanes, several = processor.lanes, panels_at_once(rows, processor)
+    f = Function(module, f"tile_{form}_{rows}", [[F32], I64, [element], I64, [F32], I64])
+    x, ldx, weights, k, sums, given = f.arguments
+    inputs: list[Pointer] = [x + ldx * row for row in range(rows)]
+    for panels in {1, several}:
+        with f.when(given.equals(panels)):
+            at = [weights + k * (2 * lanes * i) for i in range(panels)]
+            accumulators = [
+                [(f.variable(f.zeros(lanes)), f.variable(f.zeros(lanes))) for _ in at]
+                for _ in inputs
+            ]
+            with f.loop(0, k) as step:
+                for i, panel in enumerate(at):
+                    halves = load(f, panel, step, lanes)
+                    for row, pairs in zip(inputs, accumulators, strict=True):
+                        value = f.splat(row[step], lanes)
+                        for half, total in zip(halves, pairs[i], strict=True):
+                            total.set(f.fma(value, half, total.get()))
+            for i in range(panels):
+                for number, pairs in enumerate(accumulators):
+                    for side, total in enumerate(pairs[i]):
+                        sums.store(total.get(), ((i * rows + number) * 2 + side) * lanes)
+    return f.finish()
+
+
+def _add_epilogue(module: ir.Module, lanes: int) -> Function:
+    """Add the epilogue of one panel: ``sums`` of ``rows`` rows to ``out``."""
+    kinds = [[F32], I64, I64, I64, [F32], [F32], I64, I64]
+    f = Function(module, "epilogue", kinds)
+    sums, rows, panel, n, bias, out, ldo, kind = f.arguments
+    width = 2 * lanes
+    column: Value = panel * width
+    has_bias = bias.is_set()
+    with f.loop(0, rows) as row:
+        halves = [f.variable(sums.vector(lanes, row * width + half * lanes)) for half in (0, 1)]
+        with f.when(has_bias):
+            for half, total in enumerate(halves):
+                total.set(total.get() + bias.vector(lanes, column + half * lanes))
+        low, high = (total.get() for total in halves)
+        line = out + ldo * row
+        with f.when(kind <= ADD):
+            whole = column + width <= n
+            with f.when(whole):
+                for half, made in enumerate((low, high)):
+                    at: Pointer = line + (column + half * lanes)
+                    old = f.variable(f.zeros(lanes))
+                    with f.when(kind.equals(ADD)):
+                        old.set(at.vector(lanes))
+                        at.store(old.get() + made)
+                    with f.when(kind.equals(STORE)):
+                        at.store(made)
+            with f.when((column + width) > n):
+                # The last panel of a matrix whose outputs do not fill it.
+                for half, made in enumerate((low, high)):
+                    sums.store(made, row * width + half * lanes)
+                with f.loop(column, n) as output:
+                    value = sums[row * width + (output - column)]
+                    with f.when(kind.equals(ADD)):
+                        line[output] = line[output] + value
+                    with f.when(kind.equals(STORE)):
+                        line[output] = value
+        for name, number in GATES.items():
+            with f.when(kind.equals(number)):
+                line.store(ACTIVATIONS[name](f, low) * high, panel * lanes)
+    return f.finish()

@@ -1,0 +1,207 @@
+"""A fused step: all layers of a Llama-like decoder in one call, on all threads of a team.
+
+A layer is seven or eight phases with a barrier behind each. Within a phase, threads draw the next
+part of the work from a counter, so one that is slower, or was descheduled, gets less of it. What a
+row's numbers are does not depend on who computes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from llvmlite import ir
+
+from gatewayd_engine.kernels.cpu.attention import Context, PagedHeads, attend
+from gatewayd_engine.kernels.cpu.heads import prepare_heads
+from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
+from gatewayd_engine.kernels.cpu.matmul import share
+from gatewayd_engine.kernels.cpu.norm import add_normalised, normalise
+from gatewayd_engine.kernels.cpu.step_layout import (
+    LAYER_SIZE,
+    Argument,
+    Layer,
+    Product,
+    StepShape,
+)
+from gatewayd_engine.kernels.cpu.team_code import add, barrier, call_address
+from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.processor import Processor
+
+
+class _Step:
+    """The function under construction, its arguments, and its phases."""
+
+    def __init__(self, module: ir.Module, processor: Processor, shape: StepShape) -> None:
+        self.f = Function(module, "step", [[I64], I64, I64], is_exported=True)
+        given, thread, threads = self.f.arguments
+        self.given: Pointer = given
+        self.thread: Value = thread
+        self.threads: Value = threads
+        self.processor, self.shape, self.lanes = processor, shape, processor.lanes
+        self.rows = self.given[Argument.ROWS]
+        self.team = self.given.pointer(Argument.TEAM, I64)
+        self.tickets = self.given.pointer(Argument.TICKETS, I64)
+        self.phase = self.f.variable(0)
+        self.stream, self.normed = self.floats(Argument.STREAM), self.floats(Argument.NORMED)
+        self.sums = self.own(Argument.SUMS, self.given[Argument.SUMS_STRIDE])
+        self.scores_stride = self.given[Argument.SCORES_STRIDE]
+        group = shape.num_heads // shape.num_kv_heads
+        self.scores = self.own(Argument.SCORES, self.scores_stride * group)
+        self.block: Pointer = self.given.pointer(Argument.LAYERS, I64)
+        self.block_of_layer: Pointer = self.block
+
+    def floats(self, index: Argument) -> Pointer:
+        """Return an argument that is an address of float32 numbers."""
+        return self.given.pointer(index, F32)
+
+    def own(self, base: Argument, stride: Value) -> Pointer:
+        """Return this thread's part of scratch memory."""
+        return self.floats(base) + self.thread * stride
+
+    @contextmanager
+    def parts(self, count: Value, size: Value) -> Iterator[tuple[Value, Value]]:
+        """Emit a phase: threads draw ranges of at most ``size`` of ``count``; then a barrier."""
+        f = self.f
+        ticket = self.tickets + self.phase.get()
+        with f.repeat_while() as loop:
+            drawn = add(f, ticket, 1) * size
+            loop.stop_unless(drawn < count)
+            yield drawn, f.least(drawn + size, count)
+        self.phase.set(self.phase.get() + 1)
+        barrier(f, self.processor, self.team, self.phase.get(), self.threads)
+
+    @contextmanager
+    def each_row(self) -> Iterator[Value]:
+        """Emit a phase over rows."""
+        with self.parts(self.rows, self.f.index(1)) as (row, _):
+            yield row
+
+    def product(
+        self, at: Layer, x: Pointer, inputs: int, out: Pointer, outputs: int, epilogue: int
+    ) -> None:
+        """Emit a phase that multiplies ``x`` with a matrix of the layer.
+
+        Args:
+            at: the matrix.
+            x: input rows.
+            inputs: their size, which is their stride, too.
+            out: output rows.
+            outputs: their stride.
+            epilogue: see ``matmul``.
+        """
+        f = self.f
+        block = self.block_of_layer + at
+        count = block[Product.OUTPUTS]
+        panels = (count + (2 * self.lanes - 1)) // (2 * self.lanes)
+        with self.parts(panels, share(f, panels, self.threads)) as (first, end):
+            call_address(
+                f,
+                block[Product.FUNCTION],
+                *(x, f.index(inputs), self.rows, block.pointer(Product.WEIGHTS, F32)),
+                *(block[Product.INPUTS], count, block.pointer(Product.BIAS, F32)),
+                *(out, f.index(outputs), f.index(epilogue), first, end, self.sums),
+            )
+
+    def weight(self, at: Layer) -> Pointer:
+        """Return the weight of a norm of the layer."""
+        return self.block_of_layer.pointer(at, F32)
+
+    def row(self, base: Pointer, row: Value, size: int) -> Pointer:
+        """Return a row of a buffer."""
+        return base + row * size
+
+
+def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Function:
+    """Add ``step(arguments, thread, threads)``, a job for a team; see ``step_layout``."""
+    s = _Step(module, processor, shape)
+    f = s.f
+    with f.loop(0, shape.num_layers) as index:
+        s.block_of_layer = s.block + index * LAYER_SIZE
+        _norm(s, Layer.NORM_ATTENTION, None)
+        _attention(s, index)
+        after = _branch(
+            s,
+            Layer.OUT,
+            s.floats(Argument.ATTENDED),
+            shape.num_heads * shape.head_dim,
+            Layer.NORM_AFTER_ATTENTION,
+        )
+        _norm(s, Layer.NORM_MLP, after)
+        gated = s.floats(Argument.GATED)
+        size = shape.intermediate
+        s.product(Layer.GATE_UP, s.normed, shape.hidden, gated, size, GATES[shape.activation])
+        after = _branch(s, Layer.DOWN, gated, size, Layer.NORM_AFTER_MLP)
+        if after is not None:
+            with s.each_row() as row:
+                _add_branch(s, row, after)
+    final = s.floats(Argument.FINAL_NORM)
+    with s.each_row() as row:
+        x, out = (s.row(base, row, shape.hidden) for base in (s.stream, s.normed))
+        normalise(f, x, final, out, shape.hidden, s.lanes, shape.norm_eps)
+    return f.finish()
+
+
+def _norm(s: _Step, at: Layer, after: Layer | None) -> None:
+    """Emit a norm of the residual stream, after adding a normalised branch if there is one."""
+    with s.each_row() as row:
+        if after is not None:
+            _add_branch(s, row, after)
+        x, out = (s.row(base, row, s.shape.hidden) for base in (s.stream, s.normed))
+        normalise(s.f, x, s.weight(at), out, s.shape.hidden, s.lanes, s.shape.norm_eps)
+
+
+def _branch(s: _Step, at: Layer, x: Pointer, inputs: int, norm: Layer) -> Layer | None:
+    """Emit the product that ends a branch; returns the norm that still has to be applied to it."""
+    hidden = s.shape.hidden
+    if s.shape.post_norms:
+        s.product(at, x, inputs, s.floats(Argument.BRANCH), hidden, STORE)
+        return norm
+    s.product(at, x, inputs, s.stream, hidden, ADD)
+    return None
+
+
+def _add_branch(s: _Step, row: Value, norm: Layer) -> None:
+    hidden = s.shape.hidden
+    branch = s.row(s.floats(Argument.BRANCH), row, hidden)
+    onto = s.row(s.stream, row, hidden)
+    add_normalised(s.f, branch, s.weight(norm), onto, hidden, s.lanes, s.shape.norm_eps)
+
+
+def _attention(s: _Step, layer: Value) -> None:
+    f, shape, lanes = s.f, s.shape, s.lanes
+    pool = PagedHeads(shape)
+    qkv, attended = s.floats(Argument.QKV), s.floats(Argument.ATTENDED)
+    s.product(Layer.QKV, s.normed, shape.hidden, qkv, shape.qkv, STORE)
+    slots, lines = s.given.pointer(Argument.SLOTS, I64), s.given.pointer(Argument.LINES, I64)
+    positions = s.given.pointer(Argument.POSITIONS, I64)
+    table, pages = s.given.pointer(Argument.TABLE, I64), s.given[Argument.PAGES]
+    keys = s.floats(Argument.POOL) + layer * pool.layer
+    rope = s.floats(Argument.ROPE)
+    with s.each_row() as row:
+        slot = slots[row]
+        page = table[lines[row] * pages + slot // shape.page_size]
+        own = keys + page * pool.page + slot % shape.page_size * pool.token
+        rotation = rope + positions[row] * shape.rotary_dim
+        prepare_heads(
+            f, shape, lanes, s.row(qkv, row, shape.qkv), s.weight(Layer.NORM_HEADS), rotation, own
+        )
+    window = s.block_of_layer[Layer.WINDOW]
+    visible, drafts = s.given[Argument.VISIBLE], s.given.pointer(Argument.DRAFTS, I64)
+    group = shape.num_heads // shape.num_kv_heads * shape.head_dim
+    # All keys of a chunk are written: its later rows attend to the earlier ones.
+    with s.parts(s.rows * shape.num_kv_heads, f.index(1)) as (item, _):
+        row, head = item // shape.num_kv_heads, item % shape.num_kv_heads
+        # A window counts positions: drafts of a tree have those of their depth, not of their slot.
+        least = f.most(positions[row] + 1 - window, 0)
+        first = f.choose(window > 0, least, f.index(0))
+        mine = f.variable(f.index(0))
+        with f.when(visible > 0):
+            mine.set(visible + row * s.given[Argument.VISIBLE_STRIDE])
+        context = Context(
+            *(keys + head * shape.head_dim, table + lines[row] * pages, first, slots[row] + 1),
+            *(f.address(mine.get(), I8), drafts[row]),
+        )
+        query = s.row(qkv, row, shape.qkv) + head * group
+        out = s.row(attended, row, shape.num_heads * shape.head_dim) + head * group
+        attend(f, shape, lanes, query, context, s.scores, s.scores_stride, out)

@@ -1,0 +1,123 @@
+"""Arguments of a fused step: what is compiled in, and the numbers in memory that it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+@dataclass(frozen=True, slots=True)
+class StepShape:
+    """What a step's code is compiled for.
+
+    Attributes:
+        num_layers, hidden, num_heads, num_kv_heads, head_dim: of the model.
+        intermediate: of the feed-forward part.
+        rotary_dim: leading dimensions of each head that are rotated, adjacent ones paired.
+        norm_eps: added to mean squares.
+        scale: factor of the attention scores.
+        softcap: of the attention scores; None for none.
+        activation: of the feed-forward part.
+        qk_norm: whether each head of queries and keys is normalised.
+        post_norms: whether outputs of attention and feed-forward are normalised.
+        page_size: KV slots of a page.
+    """
+
+    num_layers: int
+    hidden: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate: int
+    rotary_dim: int
+    norm_eps: float
+    scale: float
+    softcap: float | None
+    activation: str
+    qk_norm: bool
+    post_norms: bool
+    page_size: int
+
+    @property
+    def qkv(self) -> int:
+        """Width of the QKV projection."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+    def fits(self, lanes: int) -> bool:
+        """Whether the sizes are multiples of a vector's lanes, as the kernels need."""
+        sizes = (self.hidden, self.head_dim, self.rotary_dim, self.intermediate)
+        return all(size % lanes == 0 for size in sizes) and self.page_size % lanes == 0
+
+
+class Argument(IntEnum):
+    """Index of a step's argument, most of them addresses.
+
+    ``STREAM``: residual stream ``[rows, hidden]``, overwritten. ``NORMED``: ``[rows, hidden]``, the
+    result is here. ``QKV``, ``ATTENDED``, ``GATED``, ``BRANCH``: scratch of as many rows.
+    ``POSITIONS``: of the rotary embedding, ``SLOTS``: of the KV cache, ``LINES``: sequence of each
+    row, all ``[rows]``. ``TABLE``: pages ``[lines, PAGES]``. ``VISIBLE``: bytes ``[rows,
+    VISIBLE_STRIDE]``, whether each slot from ``DRAFTS`` on, which is ``[rows]``, is attended to;
+    null where drafts are no trees. ``LAYERS``: see ``Layer``. ``FINAL_NORM``: its weight.
+    ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for each thread and query head of a KV head.
+    ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``TICKETS``: zeros, one for each
+    phase. ``ROPE``: cosines and sines ``[positions, rotary_dim / 2, 2]``.
+    """
+
+    TEAM = 0
+    ROWS = 1
+    STREAM = 2
+    NORMED = 3
+    QKV = 4
+    ATTENDED = 5
+    GATED = 6
+    BRANCH = 7
+    POSITIONS = 8
+    SLOTS = 9
+    LINES = 10
+    TABLE = 11
+    PAGES = 12
+    POOL = 13
+    ROPE = 14
+    LAYERS = 15
+    FINAL_NORM = 16
+    SCORES = 17
+    SCORES_STRIDE = 18
+    SUMS = 19
+    SUMS_STRIDE = 20
+    TICKETS = 21
+    VISIBLE = 22
+    VISIBLE_STRIDE = 23
+    DRAFTS = 24
+
+
+ARGUMENTS = len(Argument)
+
+
+class Product(IntEnum):
+    """Index of a number of a matrix within its layer's block."""
+
+    FUNCTION = 0
+    WEIGHTS = 1
+    BIAS = 2
+    INPUTS = 3
+    OUTPUTS = 4
+
+
+class Layer(IntEnum):
+    """Index of a number in a layer's block: four matrices, norms' weights, the sliding window."""
+
+    QKV = 0
+    OUT = 8
+    GATE_UP = 16
+    DOWN = 24
+    NORM_ATTENTION = 32
+    NORM_MLP = 33
+    NORM_AFTER_ATTENTION = 34
+    NORM_AFTER_MLP = 35
+    NORM_HEADS = 36
+    WINDOW = 37
+
+
+LAYER_SIZE = 40
+PHASES_PER_LAYER = 9
+"""At most; each has a number in ``TICKETS``."""

@@ -1,0 +1,90 @@
+"""A team of threads that run compiled jobs together, from the thread that calls them.
+
+The threads stay in machine code and never take the interpreter lock. A job ends with its call.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.kernels.cpu.team_layout import SIZE
+from gatewayd_engine.kernels.llvm.library import Library, load_or_compile
+from gatewayd_engine.kernels.llvm.processor import Processor
+
+
+class ThreadTeam:
+    """Threads for jobs; the caller's is the first of them.
+
+    As many take part in a job as torch uses for its operations at that moment, so that one setting
+    (``ThreadTuning``) rules both. A team runs one job at a time.
+
+    Args:
+        processor: of this machine.
+        size: number of threads, the caller's included, at most 255.
+
+    Attributes:
+        processor: as given.
+        address: of the team's memory, for jobs that wait at barriers.
+        size: as given.
+    """
+
+    def __init__(self, processor: Processor, size: int) -> None:
+        code = _team_code(processor)
+        self.processor, self.size = processor, size
+        self._memory: NDArray[np.int64] = np.zeros(SIZE, np.int64)
+        self.address: int = self._memory.ctypes.data
+        self._run = code.function("run_job", 4)
+        self._lock = threading.Lock()
+        member = code.function("member", 2)
+        for index in range(1, size):
+            # Daemons: a process that ends does not wait for them.
+            threading.Thread(
+                target=member, args=(self.address, index), name=f"kernels-{index}", daemon=True
+            ).start()
+        stop, memory = code.function("stop_team", 1), self._memory
+        weakref.finalize(self, _stop, stop, memory)
+
+    def run(self, function: int, arguments: NDArray[np.int64]) -> None:
+        """Run a job on ``threads`` threads, and wait for its end.
+
+        Args:
+            function: address of a function of the arguments, a thread's index and their number.
+            arguments: of the job.
+        """
+        with self._lock:
+            self._run(self.address, function, arguments.ctypes.data, self.threads)
+
+    @property
+    def threads(self) -> int:
+        """Threads that would take part in a job now."""
+        return min(self.size, torch.get_num_threads())
+
+
+def _stop(stop: Callable[..., None], memory: NDArray[np.int64]) -> None:
+    # The threads may read the memory for a moment longer: it is never released.
+    _stopped.append(memory)
+    stop(memory.ctypes.data)
+
+
+_stopped: list[NDArray[np.int64]] = []
+
+
+@cache
+def _team_code(processor: Processor) -> Library:
+    def compile_code() -> bytes:
+        from gatewayd_engine.kernels.cpu.team_code import add_team
+        from gatewayd_engine.kernels.llvm.builder import new_module
+        from gatewayd_engine.kernels.llvm.compiler import to_object
+
+        module = new_module("team")
+        add_team(module, processor)
+        return to_object(module, processor)
+
+    return load_or_compile(processor, ("team",), compile_code)

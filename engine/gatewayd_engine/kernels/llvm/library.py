@@ -1,0 +1,108 @@
+"""Machine code of kernels: compiled once per processor and version, kept on disk, loaded here.
+
+A later start loads an object file in a millisecond and neither imports the builder nor compiles.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+
+from gatewayd_engine.kernels.llvm.processor import Processor
+
+_log = logging.getLogger(__name__)
+_KERNELS = Path(__file__).resolve().parents[1]
+_SOURCES = ("llvm", "cpu")
+"""Packages of ``kernels`` that the code depends on."""
+
+
+class Library:
+    """Machine code of an object file, loaded into this process for as long as it lives."""
+
+    def __init__(self, code: bytes) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        machine = llvm.Target.from_default_triple().create_target_machine()
+        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """Return the address of a function.
+
+        Raises:
+            LookupError: there is none of this name.
+        """
+        address: int = self._engine.get_function_address(name)
+        if not address:
+            raise LookupError(name)
+        return address
+
+    def function(self, name: str, num_arguments: int) -> Callable[..., None]:
+        """Return a function of int64 arguments, addresses included; a call releases the GIL."""
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * num_arguments)
+        return kind(self.address(name))
+
+
+def load_or_compile(
+    processor: Processor, what: Sequence[object], compile_code: Callable[[], bytes]
+) -> Library:
+    """Load machine code from the cache, or compile it and store it there.
+
+    Args:
+        processor: of this machine.
+        what: identifies the code, with the sources of the kernels, which are hashed.
+        compile_code: returns an object file.
+    """
+    path = _cache_path(processor, what)
+    try:
+        code = path.read_bytes()
+        digest, code = code[:32], code[32:]
+        if hashlib.sha256(code).digest() == digest:
+            return Library(code)
+        _log.warning("compiled kernels in %s are damaged; they are compiled again", path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        _log.warning("cannot read compiled kernels: %s", error)
+    code = compile_code()
+    _store(path, hashlib.sha256(code).digest() + code)
+    return Library(code)
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write a file as a whole: another engine may start at the same time."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        Path(file.name).replace(path)
+    except OSError as error:
+        # A read-only home costs a second at each start, and nothing else.
+        _log.info("compiled kernels are not kept: %s", error)
+
+
+def _cache_path(processor: Processor, what: Sequence[object]) -> Path:
+    import llvmlite
+
+    key = repr((_sources(), llvmlite.__version__, processor, *what))
+    name = hashlib.sha256(key.encode()).hexdigest()[:32]
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "gatewayd" / "kernels" / f"{name}.o"
+
+
+@cache
+def _sources() -> str:
+    digest = hashlib.sha256()
+    for package in _SOURCES:
+        for path in sorted((_KERNELS / package).glob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,212 @@
+"""Fused steps of a decoder on a CPU: all layers in one compiled call; see ``kernels.cpu.step``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.kernels.cpu.code import step_code
+from gatewayd_engine.kernels.cpu.jobs import sums_size
+from gatewayd_engine.kernels.cpu.step_layout import (
+    ARGUMENTS,
+    LAYER_SIZE,
+    PHASES_PER_LAYER,
+    Argument,
+    Layer,
+    Product,
+    StepShape,
+)
+from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.model.layers import FeedForward, HeadNorm, RMSNorm
+from gatewayd_engine.model.linears.panel_linear import PanelLinear
+
+if TYPE_CHECKING:
+    from gatewayd_engine.model.decoder import Decoder, DecoderLayer
+
+_ROUNDED = 64
+"""Contexts are rounded up to this many slots, so that scratch memory seldom grows."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRows:
+    """The rows of a step and the pages that they attend to.
+
+    Attributes:
+        positions: of the rotary embedding, shape ``[rows]``.
+        slots: of the KV cache, by sequence, shape ``[rows]``.
+        lines: sequence of each row, shape ``[rows]``.
+        table: pages, shape ``[sequences, pages]``.
+        pool: keys and values, shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``.
+        visible: whether each row attends to each slot from ``drafts`` on, shape ``[rows, n]``;
+            None where drafts are no trees.
+        drafts: shape ``[rows]``.
+    """
+
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    lines: NDArray[np.int64]
+    table: NDArray[np.int64]
+    pool: torch.Tensor
+    visible: NDArray[np.uint8] | None = None
+    drafts: NDArray[np.int64] | None = None
+
+
+class FusedStep:
+    """Calls of the compiled step of one decoder and page size.
+
+    Args:
+        decoder: owns the weights.
+        shape: of its steps.
+        blocks: addresses and sizes of each layer, shape ``[layers, LAYER_SIZE]``.
+        final_norm: weight of the norm of the hidden states.
+        team: threads that compute the steps.
+
+    Attributes:
+        shape: as given.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        shape: StepShape,
+        blocks: NDArray[np.int64],
+        final_norm: torch.Tensor,
+        team: ThreadTeam,
+    ) -> None:
+        self._decoder = decoder
+        self.shape = shape
+        self._team = team
+        self._function = step_code(team.processor, shape).address("step")
+        self._blocks = blocks
+        stride = sums_size(team.processor)
+        self._sums = torch.empty(team.size * stride)
+        self._tickets = np.zeros(shape.num_layers * PHASES_PER_LAYER + 1, np.int64)
+        self._rope = decoder.rotary.by_pair()
+        self._given = given = np.zeros(ARGUMENTS, np.int64)
+        given[Argument.TEAM] = team.address
+        given[Argument.ROPE] = self._rope.data_ptr()
+        given[Argument.LAYERS] = self._blocks.ctypes.data
+        given[Argument.FINAL_NORM] = final_norm.data_ptr()
+        given[Argument.SUMS], given[Argument.SUMS_STRIDE] = self._sums.data_ptr(), stride
+        given[Argument.TICKETS] = self._tickets.ctypes.data
+        self._scores = torch.empty(0)
+        self._buffers: tuple[torch.Tensor, ...] = ()
+        self._most_rows = 0
+
+    def hidden(self, ids: torch.Tensor, rows: PagedRows) -> torch.Tensor:
+        """Compute the final norm's output, ``[rows, hidden]``, from token ids ``[rows]``."""
+        given, count = self._given, ids.shape[0]
+        stream = self._decoder.embed(ids)
+        normed = torch.empty_like(stream)
+        self._reserve(count, rows)
+        given[Argument.ROWS] = count
+        given[Argument.STREAM], given[Argument.NORMED] = stream.data_ptr(), normed.data_ptr()
+        given[Argument.POSITIONS] = rows.positions.ctypes.data
+        given[Argument.SLOTS] = rows.slots.ctypes.data
+        given[Argument.LINES] = rows.lines.ctypes.data
+        given[Argument.TABLE] = rows.table.ctypes.data
+        given[Argument.PAGES] = rows.table.shape[1]
+        given[Argument.POOL] = rows.pool.data_ptr()
+        if rows.visible is None or rows.drafts is None:
+            given[Argument.VISIBLE] = 0
+            given[Argument.DRAFTS] = rows.slots.ctypes.data
+        else:
+            given[Argument.VISIBLE] = rows.visible.ctypes.data
+            given[Argument.VISIBLE_STRIDE] = rows.visible.shape[1]
+            given[Argument.DRAFTS] = rows.drafts.ctypes.data
+        self._tickets.fill(0)
+        self._team.run(self._function, given)
+        return normed
+
+    def _reserve(self, count: int, rows: PagedRows) -> None:
+        """Grow the scratch memory of rows, and of the scores of their contexts."""
+        shape, given = self.shape, self._given
+        longest = rows.table.shape[1] * shape.page_size
+        group = shape.num_heads // shape.num_kv_heads
+        if longest > given[Argument.SCORES_STRIDE]:
+            longest = -(-longest // _ROUNDED) * _ROUNDED
+            self._scores = torch.empty(self._team.size, group, longest)
+            given[Argument.SCORES] = self._scores.data_ptr()
+            given[Argument.SCORES_STRIDE] = longest
+        if count > self._most_rows:
+            widths = {
+                Argument.QKV: shape.qkv,
+                Argument.ATTENDED: shape.num_heads * shape.head_dim,
+                Argument.GATED: shape.intermediate,
+                Argument.BRANCH: shape.hidden if shape.post_norms else 0,
+            }
+            self._buffers = tuple(torch.empty(count, width) for width in widths.values())
+            for at, buffer in zip(widths, self._buffers, strict=True):
+                given[at] = buffer.data_ptr()
+            self._most_rows = count
+
+
+def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
+    """Return the fused step of a decoder; None if its layers or sizes have none."""
+    spec, head, final = decoder.spec, decoder.head, decoder.norm
+    blocks = [_block(*each) for each in zip(decoder.layers, spec.windows, strict=True)]
+    if not (isinstance(head, PanelLinear) and isinstance(final, RMSNorm)):
+        return None
+    shape = StepShape(
+        num_layers=spec.num_layers,
+        hidden=spec.hidden_size,
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        intermediate=spec.intermediate_size,
+        rotary_dim=spec.rope.rotary_dim,
+        norm_eps=spec.norm_eps,
+        scale=spec.attention_scale,
+        softcap=spec.attention_softcap,
+        activation=spec.activation,
+        qk_norm=spec.family.qk_norm,
+        post_norms=spec.family.post_norms,
+        page_size=page_size,
+    )
+    found = [block for block in blocks if block is not None]
+    if len(found) < len(blocks) or not shape.fits(head.team.processor.lanes):
+        return None
+    return FusedStep(decoder, shape, np.stack(found), final.weight, head.team)
+
+
+def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
+    """Return a layer's addresses and sizes, as ``step_layout.Layer`` orders them.
+
+    None if one of its operations is none that a fused step computes.
+    """
+    attention, mlp = layer.attention, layer.mlp
+    if not isinstance(mlp, FeedForward):
+        return None
+    block = np.zeros(LAYER_SIZE, np.int64)
+    products = (
+        (Layer.QKV, attention.entry),
+        (Layer.OUT, attention.out),
+        (Layer.GATE_UP, mlp.entry),
+        (Layer.DOWN, mlp.down),
+    )
+    for at, linear in products:
+        if not isinstance(linear, PanelLinear) or linear.is_gated != (at == Layer.GATE_UP):
+            return None
+        block[at + Product.FUNCTION] = linear.function
+        block[at + Product.WEIGHTS] = linear.panels.data_ptr()
+        block[at + Product.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
+        block[at + Product.INPUTS] = linear.inputs
+        block[at + Product.OUTPUTS] = linear.outputs
+    norms = (
+        (Layer.NORM_ATTENTION, layer.before_attention),
+        (Layer.NORM_MLP, layer.before_mlp),
+        (Layer.NORM_AFTER_ATTENTION, layer.after_attention),
+        (Layer.NORM_AFTER_MLP, layer.after_mlp),
+        (Layer.NORM_HEADS, attention.qk_norm),
+    )
+    for place, norm in norms:
+        if isinstance(norm, RMSNorm | HeadNorm):
+            block[place] = norm.weight.data_ptr()
+        elif norm is not None:
+            return None
+    block[Layer.WINDOW] = window
+    return block

@@ -1,0 +1,179 @@
+"""Fused steps: hidden states are those of the layers in torch, and a row's bits are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gatewayd_engine.kernels.cpu.select import thread_team
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.cpu_parts import CompiledParts
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.fused_step import FusedStep, PagedRows, fused_step
+from gatewayd_engine.model.loading.loader import load
+from gatewayd_engine.model.spec import read_spec
+
+PAGE = 16
+Ours = Callable[[Decoder, torch.Tensor], torch.Tensor]
+UNFIT = {"mixtral", "mixtral_window", "qwen3_moe", "qwen3_moe_sparse_step", "phi3", "phi3_longrope"}
+"""Variants with experts, or whose rotated part of a head is no multiple of a vector."""
+
+
+def loaded(folder: Path) -> Decoder:
+    team = thread_team(2)
+    if team is None:
+        pytest.skip("no compiled kernels for this processor")
+    spec = read_spec(folder)
+    return load(folder, spec, torch.float32, "cpu", lambda _: None, CompiledParts(team))
+
+
+class Run:
+    """A fused step over a pool of its own, whose sequences have scattered pages."""
+
+    def __init__(self, decoder: Decoder, sequences: int, length: int) -> None:
+        step = fused_step(decoder, PAGE)
+        assert step is not None
+        self.step: FusedStep = step
+        each = -(-length // PAGE)
+        self.pool = KvPool(decoder.spec.attention, sequences * each, PAGE, torch.float32, "cpu")
+        order = np.random.default_rng(0).permutation(sequences * each)
+        self.table = order.reshape(sequences, each).astype(np.int64)
+
+    def __call__(self, parts: list[tuple[int, int, torch.Tensor]]) -> list[torch.Tensor]:
+        """Compute rows: sequence, first slot and token ids of each part."""
+        ids = torch.cat([tokens for _, _, tokens in parts])
+        slots = np.concatenate([np.arange(len(t)) + first for _, first, t in parts])
+        lines = np.repeat(np.arange(len(parts)), [len(t) for _, _, t in parts])
+        table = np.ascontiguousarray(self.table[[line for line, _, _ in parts]])
+        rows = PagedRows(slots, slots, lines, table, self.pool.data)
+        made = self.step.hidden(ids, rows)
+        return list(torch.split(made, [len(t) for _, _, t in parts]))
+
+
+@pytest.fixture
+def prompts() -> torch.Tensor:
+    return torch.randint(320, (6, 90), generator=torch.Generator().manual_seed(3))
+
+
+@torch.inference_mode()
+def test_logits_are_those_of_transformers(
+    variant: str,
+    checkpoint: Callable[[str], Path],
+    their_logits: Callable[..., torch.Tensor],
+    prompts: torch.Tensor,
+) -> None:
+    folder = checkpoint(variant)
+    decoder = loaded(folder)
+    if fused_step(decoder, PAGE) is None:
+        assert variant in UNFIT
+        return
+    (hidden,) = Run(decoder, 1, 90)([(0, 0, prompts[0])])
+    made = decoder.logits(hidden)
+    torch.testing.assert_close(made, their_logits(folder, prompts[0]), atol=5e-5, rtol=0)
+
+
+@torch.inference_mode()
+def test_a_row_has_the_same_bits_in_any_batch_and_chunk(
+    variant: str, checkpoint: Callable[[str], Path], prompts: torch.Tensor
+) -> None:
+    decoder = loaded(checkpoint(variant))
+    if fused_step(decoder, PAGE) is None:
+        return
+    torch.set_num_threads(1)
+    alone = [Run(decoder, 1, 90)([(0, 0, prompt)])[0] for prompt in prompts]
+    torch.set_num_threads(2)
+    try:
+        run = Run(decoder, 6, 90)
+        draw = np.random.default_rng(1)
+        done = [0] * 6
+        made: list[list[torch.Tensor]] = [[] for _ in range(6)]
+        while min(done) < 90:
+            parts = []
+            for line in draw.permutation(6)[: draw.integers(1, 7)].tolist():
+                count = min(int(draw.choice([1, 1, 2, 7, 30])), 90 - done[line])
+                if count:
+                    parts.append((line, done[line], prompts[line, done[line] : done[line] + count]))
+                    done[line] += count
+            if parts:
+                for (line, _, _), hidden in zip(parts, run(parts), strict=True):
+                    made[line].append(hidden)
+        for line in range(6):
+            assert torch.equal(torch.cat(made[line]), alone[line]), line
+    finally:
+        torch.set_num_threads(1)
+
+
+@torch.inference_mode()
+def test_drafts_of_a_tree_attend_to_their_ancestors(
+    checkpoint: Callable[[str], Path], prompts: torch.Tensor
+) -> None:
+    decoder = loaded(checkpoint("gemma2"))
+    prompt, length = prompts[0], 40
+    # Two branches behind the last token: drafts 1 and 3, and draft 2.
+    parents = [-1, -1, 0]
+    tree = torch.tensor([5, 6, 7])
+    run = Run(decoder, 1, 90)
+    run([(0, 0, prompt[:length])])
+    visible = np.array([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 0, 1]], np.uint8)
+    slots = np.arange(length, length + 4)
+    positions = np.array([length, length + 1, length + 1, length + 2])
+    rows = PagedRows(
+        *(positions, slots, np.zeros(4, np.int64), run.table, run.pool.data),
+        *(visible, np.full(4, length)),
+    )
+    made = run.step.hidden(torch.cat((prompt[length : length + 1], tree)), rows)
+    for draft in range(3):
+        branch: list[int] = []
+        at = draft
+        while at >= 0:
+            branch.insert(0, at)
+            at = parents[at]
+        tokens = torch.cat((prompt[: length + 1], tree[branch]))
+        (expected,) = Run(decoder, 1, 90)([(0, 0, tokens)])
+        torch.testing.assert_close(made[draft + 1], expected[-1], atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
+def test_a_window_hides_what_is_before_it(
+    checkpoint: Callable[[str], Path], prompts: torch.Tensor
+) -> None:
+    decoder = loaded(checkpoint("mistral"))
+    window = max(decoder.spec.windows)
+    layers = decoder.spec.num_layers
+    run = Run(decoder, 1, 90)
+    (plain,) = run([(0, 0, prompts[0])])
+    reach = layers * (window - 1) + 1
+    assert 0 < reach < 90
+    other = prompts[0].clone()
+    other[: 90 - reach] = (other[: 90 - reach] + 1) % 320
+    (changed,) = Run(decoder, 1, 90)([(0, 0, other)])
+    assert torch.equal(plain[-1], changed[-1])
+    other[90 - reach] = (other[90 - reach] + 1) % 320
+    (changed,) = Run(decoder, 1, 90)([(0, 0, other)])
+    assert not torch.equal(plain[-1], changed[-1])
+
+
+@torch.inference_mode()
+def test_nan_reaches_only_the_rows_that_attend_to_it(
+    checkpoint: Callable[[str], Path], prompts: torch.Tensor
+) -> None:
+    decoder = loaded(checkpoint("llama"))
+    run = Run(decoder, 2, 90)
+    run([(0, 0, prompts[0, :40]), (1, 0, prompts[1, :40])])
+    run.pool.data[run.table[1, 0], 0, 0, 3] = float("nan")
+    first, second = run([(0, 40, prompts[0, 40:41]), (1, 40, prompts[1, 40:41])])
+    assert torch.isfinite(first).all()
+    assert torch.isnan(second).any()
+
+
+def test_a_step_of_another_shape_is_refused(checkpoint: Callable[[str], Path]) -> None:
+    decoder = loaded(checkpoint("llama"))
+    step = fused_step(decoder, PAGE)
+    assert step is not None
+    assert not replace(step.shape, head_dim=12).fits(8)
+    assert fused_step(decoder, 3) is None

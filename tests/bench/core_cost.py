@@ -96,7 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
 
-    def backend_for(config: Any, progress: Any, make_pace: Any) -> DeviceBackend:
+    def backend_for(config: Any, progress: Any) -> DeviceBackend:
         return DeviceBackend(config, TorchKernels(), _CapturesNothing(), progress)
 
     with (

@@ -25,8 +25,6 @@ from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.messages import ModelInfo
-from gatewayd_engine.process.thread_tuning import ThreadTuning
-from gatewayd_engine.process.threads import choose
 from gatewayd_engine.runner.backend import Backend, backend_for
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.speculation.draft_heads import heads_folder, read_heads
@@ -90,9 +88,7 @@ def assemble(
     # Read all headers before any weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
-    backend = backend_for(
-        config, progress, lambda: ThreadTuning(choose(config.threads), _use_threads)
-    )
+    backend = backend_for(config, progress)
     dtype = _dtype(config, backend)
     head_dim, decodes = spec.attention.head_dim, backend.elements is None
     form = pool_format(config, host, head_dim, dtype, backend.elements)
@@ -209,12 +205,6 @@ def assemble(
         tuning_file=backend.tuning_file,
     )
     return BuiltEngine(core, info)
-
-
-def _use_threads(count: int) -> None:
-    """Set torch's thread count; models that share a process may each use a different one."""
-    if torch.get_num_threads() != count:
-        torch.set_num_threads(count)
 
 
 def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:

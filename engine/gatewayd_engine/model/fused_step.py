@@ -127,8 +127,9 @@ class FusedStep:
         shape, given = self.shape, self._given
         longest = rows.table.shape[1] * shape.page_size
         group = shape.num_heads // shape.num_kv_heads
-        if longest > given[Argument.SCORES_STRIDE]:
-            longest = -(-longest // _ROUNDED) * _ROUNDED
+        if longest + _ROUNDED // 2 > given[Argument.SCORES_STRIDE]:
+            # The normaliser of a softmax is stored behind its last vector.
+            longest = (longest // _ROUNDED + 2) * _ROUNDED
             self._scores = torch.empty(self._team.size, group, longest)
             given[Argument.SCORES] = self._scores.data_ptr()
             given[Argument.SCORES_STRIDE] = longest

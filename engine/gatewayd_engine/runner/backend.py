@@ -17,6 +17,7 @@ from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.cpu.select import thread_team
+from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.kernels.select import choose, eight_bit_floats
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.kv.pool import KvPool
@@ -98,7 +99,6 @@ class CpuBackend:
 
     Args:
         config: configuration of the engine.
-        make_pace: creates the tuning of threads per step.
     """
 
     dtype = torch.float32
@@ -107,14 +107,14 @@ class CpuBackend:
     offered: CaptureLaunches | None = None
     elements: Callable[[], tuple[torch.dtype, ...]] | None = None
 
-    def __init__(self, config: EngineConfig, make_pace: Callable[[], ThreadTuning]) -> None:
+    def __init__(self, config: EngineConfig) -> None:
         self._kv_bytes = config.kv_bytes
         self._copy_bytes = config.copy_bytes
-        self._make_pace = make_pace
-        team = None
+        self._threads = threads.choose(config.threads)
+        self._team: ThreadTeam | None = None
         if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
-            team = thread_team(threads.choose(config.threads))
-        self.parts: LayerParts = PlainParts() if team is None else CompiledParts(team)
+            self._team = thread_team(self._threads)
+        self.parts: LayerParts = PlainParts() if self._team is None else CompiledParts(self._team)
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""
@@ -127,7 +127,7 @@ class CpuBackend:
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``."""
         # Thread tuning of its own: a token takes another time than one of the served model.
-        return RowModel(decoder, max_running, max_model_len, self._make_pace())
+        return RowModel(decoder, max_running, max_model_len, self._pace(is_fused=False))
 
     def runner(
         self,
@@ -151,9 +151,30 @@ class CpuBackend:
         )
         fused = fused_step(decoder, pool.page_size) if pool.codec is None else None
         if fused is None:
-            return Runner(decoder, attention, pool, rows, processors, self._make_pace())
+            pace = self._pace(is_fused=False)
+            return Runner(decoder, attention, pool, rows, processors, pace)
         planned = FusedAttention(attention, compression, selection, pool)
-        return Runner(decoder, planned, pool, rows, processors, self._make_pace(), fused)
+        pace = self._pace(is_fused=True)
+        return Runner(decoder, planned, pool, rows, processors, pace, fused)
+
+    def _pace(self, *, is_fused: bool) -> ThreadTuning:
+        """Return the tuning of the threads of steps.
+
+        Args:
+            is_fused: whether the team computes nearly everything. Then torch keeps to the caller's
+                thread: its idle threads spin for a while, on the processors of the team's.
+        """
+        team = self._team
+
+        def use(count: int) -> None:
+            own = 1 if is_fused else count
+            # Models that share a process may each use another number.
+            if torch.get_num_threads() != own:
+                torch.set_num_threads(own)
+            if team is not None:
+                team.use(count)
+
+        return ThreadTuning(self._threads, use)
 
 
 class DeviceBackend:
@@ -306,16 +327,14 @@ class DeviceBackend:
             choose_fusion(runner, fusion, sizes, table, clock)
 
 
-def backend_for(
-    config: EngineConfig, progress: Progress, make_pace: Callable[[], ThreadTuning]
-) -> Backend:
+def backend_for(config: EngineConfig, progress: Progress) -> Backend:
     """Return the backend of ``config.device``.
 
     Raises:
         EngineConfigError: the device does not exist.
     """
     if config.device == "cpu":
-        return CpuBackend(config, make_pace)
+        return CpuBackend(config)
     device = torch.device(config.device)
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
         raise EngineConfigError(

@@ -84,9 +84,11 @@ def test_a_row_has_the_same_bits_in_any_batch_and_chunk(
     decoder = loaded(checkpoint(variant))
     if fused_step(decoder, PAGE) is None:
         return
-    torch.set_num_threads(1)
+    team = thread_team(2)
+    assert team is not None
+    team.use(1)
     alone = [Run(decoder, 1, 90)([(0, 0, prompt)])[0] for prompt in prompts]
-    torch.set_num_threads(2)
+    team.use(2)
     try:
         run = Run(decoder, 6, 90)
         draw = np.random.default_rng(1)
@@ -105,7 +107,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_chunk(
         for line in range(6):
             assert torch.equal(torch.cat(made[line]), alone[line]), line
     finally:
-        torch.set_num_threads(1)
+        team.use(team.size)
 
 
 @torch.inference_mode()

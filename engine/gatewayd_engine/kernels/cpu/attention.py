@@ -1,8 +1,9 @@
 """Attention of one query row to one KV head's pages, in vector code.
 
 Scores of the whole context are written to scratch memory first, then their softmax, then the sum
-of the values. All loops depend on the row's own context alone, never on the batch, on chunks or on
-threads, so a row has the same bits in every step that computes it.
+of the values; a key or value that is loaded serves several query heads. All loops depend on the
+row's own context alone, never on the batch, on chunks or on threads, so a row has the same bits in
+every step that computes it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from gatewayd_engine.kernels.cpu.elementary import exp, tanh
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
 from gatewayd_engine.kernels.llvm.builder import F32, Function, Pointer, Value
 
-_CHAINS = 8
-"""Independent sums that hide the latency of additions."""
+_LINE = 16
+"""Numbers of a cache line."""
+_AHEAD = 8
+"""Slots from a value to the one that is fetched meanwhile: pages are scattered in memory, and
+processors foresee reads only within 4 KiB."""
+_KEYS = 4
+"""Keys whose scores a tile computes: their sums over lanes are added within 128 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,142 +53,155 @@ class PagedHeads:
         self.page = shape.num_layers * self.layer
 
 
-def attend(
-    f: Function,
-    shape: StepShape,
-    lanes: int,
-    query: Pointer,
-    context: Context,
-    scores: Pointer,
-    stride: Value,
-    out: Pointer,
-) -> None:
-    """Attend the query heads of one KV head.
+class Attention:
+    """Emits the attention of the query heads of one KV head.
 
     Args:
         f: function under construction.
         shape: of the model.
-        lanes: of a vector.
-        query: after rotary, ``[num_heads / num_kv_heads, head_dim]``.
-        context: what they attend to.
-        scores: scratch, ``[num_heads / num_kv_heads, stride]``.
-        stride: numbers of scratch for a head, at least the context's rounded up to lanes.
-        out: like ``query``.
+        processor: that it is compiled for.
     """
-    heads = shape.num_heads // shape.num_kv_heads
-    pool = PagedHeads(shape)
-    # From a multiple of the lanes on, so that a window's vectors are those of any other step.
-    begin = context.first // lanes * lanes
-    with f.loop(0, heads) as head:
-        q, row = query + head * shape.head_dim, scores + head * stride
-        top = f.variable(_write_scores(f, shape, lanes, pool, q, context, begin, row))
-        with f.when(context.visible.is_set()):
-            top.set(_mask_tree(f, lanes, context, begin, row))
-        highest = f.splat(f.largest(top.get()), lanes)
-        total = _softmax(f, lanes, row, begin, context.end, highest)
-        _sum_values(f, shape, lanes, pool, context, row, total, out + head * shape.head_dim)
 
+    def __init__(self, f: Function, shape: StepShape, processor: Processor) -> None:
+        self._f, self._shape, self._lanes = f, shape, processor.lanes
+        self._pool = PagedHeads(shape)
+        self._group = shape.num_heads // shape.num_kv_heads
+        registers = processor.registers
+        # Registers hold the sums of heads times keys, a part of each query, and one of a key.
+        most = (registers - 1) // (_KEYS + 1)
+        tiles = -(-self._group // most)
+        self._heads = _evenly(self._group, tiles)
+        # Likewise: the sums of heads times parts, a weight of each head, and a part of a value.
+        parts = shape.head_dim // self._lanes
+        fit = max(1, (registers - 1 - self._heads[0]) // self._heads[0])
+        self._parts = _evenly(parts, -(-parts // fit))
 
-def _page(shape: StepShape, pool: PagedHeads, context: Context, slot: Value) -> Pointer:
-    """Return the keys at a slot."""
-    page = context.table[slot // shape.page_size]
-    return context.keys + page * pool.page + slot % shape.page_size * pool.token
+    def attend(
+        self, query: Pointer, context: Context, scores: Pointer, stride: Value, out: Pointer
+    ) -> None:
+        """Attend to a context.
 
+        Args:
+            query: after rotary, ``[group, head_dim]``.
+            context: what it attends to.
+            scores: scratch, ``[group, stride]``.
+            stride: numbers of scratch for a head, at least the context's rounded up to lanes.
+            out: like ``query``.
+        """
+        f, lanes = self._f, self._lanes
+        # From a multiple of the lanes on, so that a window's vectors are those of any other step.
+        begin = context.first // lanes * lanes
+        with f.loop(begin, context.end, lanes) as slot:
+            self._write_scores(query, context, slot, scores, stride)
+        with f.loop(0, self._group) as head:
+            row = scores + head * stride
+            with f.when(context.visible.is_set()):
+                _mask_tree(f, context, begin, row)
+            total = _softmax(f, lanes, row, begin, context.end)
+            # Where nothing follows the last slot: its weight is in its own vector.
+            row[context.end + (lanes - 1)] = f.constant(F32, 1.0) / total
+        self._sum_values(context, scores, stride, out)
 
-def _write_scores(
-    f: Function,
-    shape: StepShape,
-    lanes: int,
-    pool: PagedHeads,
-    q: Pointer,
-    context: Context,
-    begin: Value,
-    row: Pointer,
-) -> Value:
-    """Write the scores, and return the largest ones by lane."""
-    worst = float("-inf")
-    top = f.variable(f.floats(lanes, worst))
-    steps = f.numbers(range(lanes))
-    with f.loop(begin, context.end, lanes) as slot:
-        # Slots of one page: its size is a multiple of the lanes.
-        keys = _page(shape, pool, context, slot)
-        sums = [f.variable(f.zeros(lanes)) for _ in range(lanes)]
-        for at in range(0, shape.head_dim, lanes):
-            part = q.vector(lanes, at)
-            for i, total in enumerate(sums):
-                total.set(f.fma(part, keys.vector(lanes, i * pool.token + at), total.get()))
-        made = f.sums([total.get() for total in sums]) * shape.scale
-        if shape.softcap is not None:
-            made = tanh(f, made * (1.0 / shape.softcap)) * shape.softcap
-        slots = f.splat(slot, lanes) + steps
+    def _page(self, context: Context, slot: Value) -> Pointer:
+        """Return the keys at a slot."""
+        size = self._shape.page_size
+        page = context.table[slot // size]
+        return context.keys + page * self._pool.page + slot % size * self._pool.token
+
+    def _write_scores(
+        self, query: Pointer, context: Context, slot: Value, scores: Pointer, stride: Value
+    ) -> None:
+        """Write the scores of a vector of slots, which are of one page."""
+        f, shape, lanes = self._f, self._shape, self._lanes
+        keys = self._page(context, slot)
+        following = self._page(context, f.least(slot + lanes, context.end - 1))
+        for i in range(lanes):
+            for at in range(0, shape.head_dim, _LINE):
+                f.prefetch(following + (i * self._pool.token + at))
+        slots = f.splat(slot, lanes) + f.numbers(range(lanes))
         seen = (slots < f.splat(context.end, lanes)) & (slots >= f.splat(context.first, lanes))
-        made = f.choose(seen, made, f.floats(lanes, worst))
-        row.store(made, slot)
-        # Not by comparison alone: NaN must reach the result, by which the request fails.
-        top.set(f.choose(made < top.get(), top.get(), made))
-    return top.get()
+        worst = f.floats(lanes, float("-inf"))
+        first = 0
+        for count in self._heads:
+            heads = range(first, first + count)
+            quads = [
+                self._dots(query, keys + at * self._pool.token, heads)
+                for at in range(0, lanes, _KEYS)
+            ]
+            for i, head in enumerate(heads):
+                made = f.sums_of_blocks([quad[i] for quad in quads]) * shape.scale
+                if shape.softcap is not None:
+                    made = tanh(f, made * (1.0 / shape.softcap)) * shape.softcap
+                scores.store(f.choose(seen, made, worst), slot + stride * head)
+            first += count
+
+    def _dots(self, query: Pointer, keys: Pointer, heads: range) -> list[Value]:
+        """Return, for each head, the products with four keys, still to be added over blocks."""
+        f, dim = self._f, self._shape.head_dim
+        sums = [[f.zeros(self._lanes) for _ in range(_KEYS)] for _ in heads]
+        for at in range(0, dim, self._lanes):
+            parts = [query.vector(self._lanes, head * dim + at) for head in heads]
+            for i in range(_KEYS):
+                key = keys.vector(self._lanes, i * self._pool.token + at)
+                for own, part in zip(sums, parts, strict=True):
+                    own[i] = f.fma(part, key, own[i])
+        return [f.sums_in_blocks(own) for own in sums]
+
+    def _sum_values(
+        self, context: Context, scores: Pointer, stride: Value, out: Pointer
+    ) -> None:
+        f, lanes, dim = self._f, self._lanes, self._shape.head_dim
+        first = 0
+        for count in self._heads:
+            heads = range(first, first + count)
+            part = 0
+            for width in self._parts:
+                parts = [part + i * lanes for i in range(width)]
+                sums = [[f.variable(f.zeros(lanes)) for _ in parts] for _ in heads]
+                with f.loop(context.first, context.end) as slot:
+                    values = self._page(context, slot) + self._pool.half
+                    later = self._page(context, f.least(slot + _AHEAD, context.end - 1))
+                    for at in range(0, width * lanes, _LINE):
+                        f.prefetch(later + (self._pool.half + part + at))
+                    weights = [f.splat(scores[slot + stride * head], lanes) for head in heads]
+                    for i, at in enumerate(parts):
+                        value = values.vector(lanes, at)
+                        for own, weight in zip(sums, weights, strict=True):
+                            own[i].set(f.fma(weight, value, own[i].get()))
+                for head, own in zip(heads, sums, strict=True):
+                    factor = f.splat(scores[context.end + (lanes - 1) + stride * head], lanes)
+                    for at, total in zip(parts, own, strict=True):
+                        out.store(total.get() * factor, head * dim + at)
+                part += width * lanes
+            first += count
 
 
-def _mask_tree(f: Function, lanes: int, context: Context, begin: Value, row: Pointer) -> Value:
-    """Mask the drafts of other branches of a tree; return the largest other scores by lane."""
-    worst = f.constant(F32, float("-inf"))
+def _evenly(count: int, parts: int) -> list[int]:
+    """Split a number into parts of nearly the same size, the larger ones first."""
+    return [count // parts + (i < count % parts) for i in range(parts)]
+
+
+def _mask_tree(f: Function, context: Context, begin: Value, row: Pointer) -> None:
+    """Mask the drafts of other branches of a tree."""
     first = f.most(context.drafts, begin)
     with (
         f.loop(first, context.end) as slot,
         f.when(context.visible[slot - context.drafts].equals(0)),
     ):
-        row[slot] = worst
-    top = f.variable(f.splat(worst, lanes))
-    with f.loop(begin, context.end, lanes) as at:
-        made = row.vector(lanes, at)
-        top.set(f.choose(made < top.get(), top.get(), made))
-    return top.get()
+        row[slot] = f.constant(F32, float("-inf"))
 
 
-def _softmax(f: Function, lanes: int, row: Pointer, begin: Value, end: Value, top: Value) -> Value:
+def _softmax(f: Function, lanes: int, row: Pointer, begin: Value, end: Value) -> Value:
     """Replace scores by their exponentials, and return the sum of those."""
+    top = f.variable(f.floats(lanes, float("-inf")))
+    with f.loop(begin, end, lanes) as at:
+        made = row.vector(lanes, at)
+        # Not by comparison alone: NaN must reach the result, by which the request fails.
+        top.set(f.choose(made < top.get(), top.get(), made))
+    largest = f.splat(f.largest(top.get()), lanes)
     total = f.variable(f.zeros(lanes))
     with f.loop(begin, end, lanes) as at:
-        made = exp(f, row.vector(lanes, at) - top)
+        made = exp(f, row.vector(lanes, at) - largest)
         row.store(made, at)
         total.set(total.get() + made)
     return f.total(total.get())
-
-
-def _sum_values(
-    f: Function,
-    shape: StepShape,
-    lanes: int,
-    pool: PagedHeads,
-    context: Context,
-    row: Pointer,
-    total: Value,
-    out: Pointer,
-) -> None:
-    parts = range(0, shape.head_dim, lanes)
-    # Where a head has few vectors, slots take turns among several sums.
-    turns = max(1, _CHAINS // len(parts))
-    sums = [[f.variable(f.zeros(lanes)) for _ in parts] for _ in range(turns)]
-
-    def add(slot: Value, turn: int) -> None:
-        values = _page(shape, pool, context, slot) + pool.half
-        weight = f.splat(row[slot], lanes)
-        for part, each in zip(parts, sums[turn], strict=True):
-            each.set(f.fma(weight, values.vector(lanes, part), each.get()))
-
-    first = context.first
-    whole = f.most(first, context.end // turns * turns)
-    even = f.least(whole, (first + (turns - 1)) // turns * turns)
-    with f.loop(first, even) as slot:
-        add(slot, 0)
-    with f.loop(even, whole, turns) as slot:
-        for turn in range(turns):
-            add(slot + turn, turn)
-    with f.loop(whole, context.end) as slot:
-        add(slot, 0)
-    factor = f.splat(f.constant(F32, 1.0) / total, lanes)
-    for i, part in enumerate(parts):
-        made = sums[0][i].get()
-        for others in sums[1:]:
-            made = made + others[i].get()
-        out.store(made * factor, part)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from gatewayd_engine.kernels.cpu.attention import Context, PagedHeads, attend
+from gatewayd_engine.kernels.cpu.attention import Attention, Context, PagedHeads
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
 from gatewayd_engine.kernels.cpu.matmul import share
@@ -190,8 +190,9 @@ def _attention(s: _Step, layer: Value) -> None:
     visible, drafts = s.given[Argument.VISIBLE], s.given.pointer(Argument.DRAFTS, I64)
     group = shape.num_heads // shape.num_kv_heads * shape.head_dim
     # All keys of a chunk are written: its later rows attend to the earlier ones.
+    # Heads outside: rows that share pages of a prefix find them in the cache.
     with s.parts(s.rows * shape.num_kv_heads, f.index(1)) as (item, _):
-        row, head = item // shape.num_kv_heads, item % shape.num_kv_heads
+        head, row = item // s.rows, item % s.rows
         # A window counts positions: drafts of a tree have those of their depth, not of their slot.
         least = f.most(positions[row] + 1 - window, 0)
         first = f.choose(window > 0, least, f.index(0))
@@ -204,4 +205,4 @@ def _attention(s: _Step, layer: Value) -> None:
         )
         query = s.row(qkv, row, shape.qkv) + head * group
         out = s.row(attended, row, shape.num_heads * shape.head_dim) + head * group
-        attend(f, shape, lanes, query, context, s.scores, s.scores_stride, out)
+        Attention(f, shape, s.processor).attend(query, context, s.scores, s.scores_stride, out)

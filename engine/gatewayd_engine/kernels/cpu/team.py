@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.cpu.team_layout import SIZE
@@ -22,8 +21,7 @@ from gatewayd_engine.kernels.llvm.processor import Processor
 class ThreadTeam:
     """Threads for jobs; the caller's is the first of them.
 
-    As many take part in a job as torch uses for its operations at that moment, so that one setting
-    (``ThreadTuning``) rules both. A team runs one job at a time.
+    A team runs one job at a time, on as many threads as ``use`` says.
 
     Args:
         processor: of this machine.
@@ -33,11 +31,12 @@ class ThreadTeam:
         processor: as given.
         address: of the team's memory, for jobs that wait at barriers.
         size: as given.
+        threads: threads that take part in jobs; all at first.
     """
 
     def __init__(self, processor: Processor, size: int) -> None:
         code = _team_code(processor)
-        self.processor, self.size = processor, size
+        self.processor, self.size, self.threads = processor, size, size
         self._memory: NDArray[np.int64] = np.zeros(SIZE, np.int64)
         self.address: int = self._memory.ctypes.data
         self._run = code.function("run_job", 4)
@@ -52,7 +51,7 @@ class ThreadTeam:
         weakref.finalize(self, _stop, stop, memory)
 
     def run(self, function: int, arguments: NDArray[np.int64]) -> None:
-        """Run a job on ``threads`` threads, and wait for its end.
+        """Run a job, and wait for its end.
 
         Args:
             function: address of a function of the arguments, a thread's index and their number.
@@ -61,10 +60,9 @@ class ThreadTeam:
         with self._lock:
             self._run(self.address, function, arguments.ctypes.data, self.threads)
 
-    @property
-    def threads(self) -> int:
-        """Threads that would take part in a job now."""
-        return min(self.size, torch.get_num_threads())
+    def use(self, threads: int) -> None:
+        """Set the number of threads of the next jobs."""
+        self.threads = min(self.size, threads)
 
 
 def _stop(stop: Callable[..., None], memory: NDArray[np.int64]) -> None:

@@ -321,6 +321,12 @@ class Function:
             found = ir.Function(self._module, signature, name)
         return Value(self, self.ir.call(found, [value.ir for value in values]))
 
+    def prefetch(self, pointer: Pointer) -> None:
+        """Ask for the cache line at an address, which need not be valid."""
+        rest = [self.constant(I32, number) for number in (0, 3, 1)]  # to read, near, data
+        name, kind = "llvm.prefetch.p0", ir.VoidType()
+        self.intrinsic(name, kind, Value(self, pointer.ir), *rest)
+
     def external(self, name: str, returns: ir.Type, *values: Value) -> Value:
         """Call a function of the C library; its arguments' types are those of the first call."""
         return self.intrinsic(name, returns, *values)
@@ -353,14 +359,31 @@ class Function:
         """Convert to another type by the instruction of that name, like ``zext`` or ``fptosi``."""
         return Value(self, getattr(self.ir, how)(value.ir, kind))
 
-    def sums(self, vectors: Sequence[Value]) -> Value:
-        """Add the lanes of each of ``n`` vectors of ``n`` lanes, pairwise; one sum in each lane."""
-        lanes = len(vectors)
+    def sums_in_blocks(self, vectors: Sequence[Value]) -> Value:
+        """Add the lanes of four vectors within each block of four lanes.
+
+        Returns:
+            A vector whose blocks hold four sums each, one of each vector.
+        """
+        a, b, c, d = vectors
+        lanes = a.ir.type.count
+        return self._added(self._added(a, b, lanes), self._added(c, d, lanes), lanes)
+
+    def _added(self, a: Value, b: Value, lanes: int) -> Value:
+        """Add neighbours within blocks of four lanes: two sums of ``a``, then two of ``b``."""
+        blocks = range(0, lanes, 4)
+        evens = [at + i for at in blocks for i in (0, 2, lanes, lanes + 2)]
+        return self.shuffle(a, b, evens) + self.shuffle(a, b, [i + 1 for i in evens])
+
+    def sums_of_blocks(self, vectors: Sequence[Value]) -> Value:
+        """Add the blocks of ``n / 4`` vectors of ``n`` lanes; one vector's sum in each block."""
         level = list(vectors)
+        lanes = level[0].ir.type.count
         while len(level) > 1:
-            evens, odds = range(0, 2 * lanes, 2), range(1, 2 * lanes, 2)
+            evens = [at + i for at in range(0, 2 * lanes, 8) for i in range(4)]
+            odds = [i + 4 for i in evens]
             level = [
-                self.shuffle(a, b, list(evens)) + self.shuffle(a, b, list(odds))
+                self.shuffle(a, b, evens) + self.shuffle(a, b, odds)
                 for a, b in zip(level[::2], level[1::2], strict=True)
             ]
         return level[0]

@@ -77,7 +77,7 @@ def make_device_engine(
     Tests that ask for "own" get captured steps with the decode attention of our kernels.
     """
 
-    def backend_for(config: EngineConfig, progress: Any, make_pace: Any) -> DeviceBackend:
+    def backend_for(config: EngineConfig, progress: Any) -> DeviceBackend:
         return DeviceBackend(config, TorchKernels(), capture, progress)
 
     def attention(

@@ -14,13 +14,13 @@ from gatewayd_engine.kernels.cpu.jobs import sums_size
 from gatewayd_engine.kernels.cpu.step_layout import (
     ARGUMENTS,
     LAYER_SIZE,
+    OTHER_PHASES,
     PHASES_PER_LAYER,
     Argument,
     Layer,
     Product,
     StepShape,
 )
-from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.model.layers import FeedForward, HeadNorm, RMSNorm
 from gatewayd_engine.model.linears.panel_linear import PanelLinear
 
@@ -29,6 +29,23 @@ if TYPE_CHECKING:
 
 _ROUNDED = 64
 """Contexts are rounded up to this many slots, so that scratch memory seldom grows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepOutputs:
+    """What a step has computed.
+
+    Attributes:
+        hidden: after the final norm, shape ``[rows, hidden]``.
+        logits: of the wanted rows, float32, shape ``[wanted, vocab]``.
+        best: the largest logit of each, NaN if any of them is, shape ``[wanted]``.
+        tokens: index of that, int64, shape ``[wanted]``.
+    """
+
+    hidden: torch.Tensor
+    logits: torch.Tensor
+    best: torch.Tensor
+    tokens: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +80,7 @@ class FusedStep:
         shape: of its steps.
         blocks: addresses and sizes of each layer, shape ``[layers, LAYER_SIZE]``.
         final_norm: weight of the norm of the hidden states.
-        team: threads that compute the steps.
+        head: whose team computes the steps.
 
     Attributes:
         shape: as given.
@@ -75,8 +92,9 @@ class FusedStep:
         shape: StepShape,
         blocks: NDArray[np.int64],
         final_norm: torch.Tensor,
-        team: ThreadTeam,
+        head: PanelLinear,
     ) -> None:
+        team = head.team
         self._decoder = decoder
         self.shape = shape
         self._team = team
@@ -84,26 +102,35 @@ class FusedStep:
         self._blocks = blocks
         stride = sums_size(team.processor)
         self._sums = torch.empty(team.size * stride)
-        self._tickets = np.zeros(shape.num_layers * PHASES_PER_LAYER + 1, np.int64)
+        self._phases = shape.num_layers * PHASES_PER_LAYER + OTHER_PHASES
         self._rope = decoder.rotary.by_pair()
         self._given = given = np.zeros(ARGUMENTS, np.int64)
-        given[Argument.TEAM] = team.address
         given[Argument.ROPE] = self._rope.data_ptr()
         given[Argument.LAYERS] = self._blocks.ctypes.data
         given[Argument.FINAL_NORM] = final_norm.data_ptr()
+        self._head = np.zeros(len(Product), np.int64)
+        _describe(head, self._head)
+        given[Argument.HEAD] = self._head.ctypes.data
         given[Argument.SUMS], given[Argument.SUMS_STRIDE] = self._sums.data_ptr(), stride
-        given[Argument.TICKETS] = self._tickets.ctypes.data
         self._scores = torch.empty(0)
         self._buffers: tuple[torch.Tensor, ...] = ()
         self._most_rows = 0
 
-    def hidden(self, ids: torch.Tensor, rows: PagedRows) -> torch.Tensor:
-        """Compute the final norm's output, ``[rows, hidden]``, from token ids ``[rows]``."""
-        given, count = self._given, ids.shape[0]
-        stream = self._decoder.embed(ids)
+    def run(self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]) -> StepOutputs:
+        """Compute a step.
+
+        Args:
+            stream: embeddings of the tokens, float32, shape ``[rows, hidden]``; overwritten.
+            rows: where they belong.
+            wanted: indices of the rows that get logits, shape ``[wanted]``.
+        """
+        given, count, n = self._given, stream.shape[0], len(wanted)
         normed = torch.empty_like(stream)
+        selected = stream.new_empty(n, self.shape.hidden)
+        logits = stream.new_empty(n, self.shape.vocab)
+        best, tokens = stream.new_empty(n), torch.empty(n, dtype=torch.int64)
         self._reserve(count, rows)
-        given[Argument.ROWS] = count
+        given[Argument.ROWS], given[Argument.NUM_WANTED] = count, n
         given[Argument.STREAM], given[Argument.NORMED] = stream.data_ptr(), normed.data_ptr()
         given[Argument.POSITIONS] = rows.positions.ctypes.data
         given[Argument.SLOTS] = rows.slots.ctypes.data
@@ -111,6 +138,9 @@ class FusedStep:
         given[Argument.TABLE] = rows.table.ctypes.data
         given[Argument.PAGES] = rows.table.shape[1]
         given[Argument.POOL] = rows.pool.data_ptr()
+        given[Argument.WANTED] = wanted.ctypes.data
+        given[Argument.SELECTED], given[Argument.LOGITS] = selected.data_ptr(), logits.data_ptr()
+        given[Argument.BEST], given[Argument.TOKENS] = best.data_ptr(), tokens.data_ptr()
         if rows.visible is None or rows.drafts is None:
             given[Argument.VISIBLE] = 0
             given[Argument.DRAFTS] = rows.slots.ctypes.data
@@ -118,9 +148,8 @@ class FusedStep:
             given[Argument.VISIBLE] = rows.visible.ctypes.data
             given[Argument.VISIBLE_STRIDE] = rows.visible.shape[1]
             given[Argument.DRAFTS] = rows.drafts.ctypes.data
-        self._tickets.fill(0)
-        self._team.run(self._function, given)
-        return normed
+        self._team.run(self._function, given, self._phases)
+        return StepOutputs(normed, logits, best, tokens)
 
     def _reserve(self, count: int, rows: PagedRows) -> None:
         """Grow the scratch memory of rows, and of the scores of their contexts."""
@@ -167,11 +196,13 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         qk_norm=spec.family.qk_norm,
         post_norms=spec.family.post_norms,
         page_size=page_size,
+        vocab=spec.vocab_size,
+        logit_softcap=spec.logit_softcap,
     )
     found = [block for block in blocks if block is not None]
     if len(found) < len(blocks) or not shape.fits(head.team.processor.lanes):
         return None
-    return FusedStep(decoder, shape, np.stack(found), final.weight, head.team)
+    return FusedStep(decoder, shape, np.stack(found), final.weight, head)
 
 
 def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
@@ -192,11 +223,7 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
     for at, linear in products:
         if not isinstance(linear, PanelLinear) or linear.is_gated != (at == Layer.GATE_UP):
             return None
-        block[at + Product.FUNCTION] = linear.function
-        block[at + Product.WEIGHTS] = linear.panels.data_ptr()
-        block[at + Product.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
-        block[at + Product.INPUTS] = linear.inputs
-        block[at + Product.OUTPUTS] = linear.outputs
+        _describe(linear, block[at:])
     norms = (
         (Layer.NORM_ATTENTION, layer.before_attention),
         (Layer.NORM_MLP, layer.before_mlp),
@@ -211,3 +238,12 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
             return None
     block[Layer.WINDOW] = window
     return block
+
+
+def _describe(linear: PanelLinear, block: NDArray[np.int64]) -> None:
+    """Write the address and sizes of a matrix to the start of a block; see ``Product``."""
+    block[Product.FUNCTION] = linear.function
+    block[Product.WEIGHTS] = linear.panels.data_ptr()
+    block[Product.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
+    block[Product.INPUTS] = linear.inputs
+    block[Product.OUTPUTS] = linear.outputs

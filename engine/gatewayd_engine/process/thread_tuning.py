@@ -18,7 +18,7 @@ _OUTLIER = 1.5
 """A step counts for at most this multiple of the average: a few slow ones in a row, whenever the
 gateway has some milliseconds of work, do not mean a busy machine."""
 _TRIAL = 3
-"""Steps of a trial; the fastest of them counts."""
+"""Steps of a trial; their mean counts: threads may wait for one that has no processor."""
 _LARGE = 128
 """Larger steps, mainly prefill, take too long for trials: they use the last best choice."""
 _FIRST_RETRY = 16
@@ -91,8 +91,7 @@ class ThreadTuning:
         if record.on_trial:
             record.trial.append(seconds)
             if len(record.trial) == _TRIAL:
-                # The fastest, as interference by other processes only ever adds time.
-                record.seconds[record.on_trial] = min(record.trial)
+                record.seconds[record.on_trial] = sum(record.trial) / _TRIAL
                 record.on_trial, record.trial = 0, []
                 self._favorite = self._best(record)
             return

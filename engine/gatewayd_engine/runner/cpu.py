@@ -14,7 +14,7 @@ from gatewayd_engine.attention.fused import FusedAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.fused_step import FusedStep
+from gatewayd_engine.model.fused_step import FusedStep, StepOutputs
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
@@ -122,6 +122,7 @@ class Runner:
         # yet.
         if batch.unknown is not None:
             batch.ids[batch.last[batch.unknown]] = self._sampled[batch.rows[batch.unknown]]
+        self._pace.start_step(len(batch.ids))
         try:
             result = self._run(batch)
         except BaseException:
@@ -134,6 +135,7 @@ class Runner:
                 self._rows, dict(zip(batch.rows.tolist(), lengths, strict=True))
             )
             raise
+        self._pace.end_step()
         self._processors.settle()
         tokens = result.tokens
         rows, last = batch.rows[tokens.entries], tokens.last
@@ -167,13 +169,17 @@ class Runner:
         return attend.found
 
     def _run(self, batch: StepBatch) -> StepResult:
-        self._pace.start_step(len(batch.ids))
         self._attention.plan(batch)
         lines = np.flatnonzero(batch.samples)
         drafts = None if batch.drafts is None else batch.drafts.at(lines)
         # Before the layers, so that a thread fills grammar masks while they compute.
         self._processors.start_step(batch.rows[lines], drafts)
-        hidden = self._hidden(batch)
+        # Logits of these tokens only: a chunk within a prompt has none.
+        wanted = batch.last[lines]
+        if batch.drafts is not None:
+            wanted = tokens_to_verify(batch, batch.drafts, lines)
+        outputs = self._forward(batch, wanted)
+        hidden = outputs.hidden
         result = StepResult(hidden=hidden)
         # The logits of sequences that sample are checked anyway.
         if len(lines) < len(batch):
@@ -182,23 +188,23 @@ class Runner:
         if spans := pool_spans(batch, self._rows):
             record_pooled(spans, pool(hidden, spans), result)
         if len(lines) and batch.drafts is not None:
-            self._verify(batch, lines, hidden, result)
+            self._verify(batch, lines, outputs.logits, result)
         elif len(lines):
-            # Logits of the last tokens only; a pure decode batch needs no gather.
-            if len(lines) < len(hidden):
-                hidden = hidden[torch.from_numpy(batch.last[lines])]
-            self._sample(batch, lines, hidden, result)
-        self._pace.end_step()
+            self._sample(batch, lines, outputs, result)
         return result
 
-    def _hidden(self, batch: StepBatch) -> torch.Tensor:
-        """Compute hidden states of all tokens of a planned step, ``[num_tokens, hidden]``."""
+    def _forward(self, batch: StepBatch, wanted: NDArray[np.int64]) -> StepOutputs:
+        """Run the model on a planned step, with logits of the tokens ``wanted``."""
         ids = torch.from_numpy(batch.ids)
-        if self._fused is not None and isinstance(self._attention, FusedAttention):
-            rows = self._attention.rows
-            if rows is not None:
-                return self._fused.hidden(ids, rows)
-        return self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
+        rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
+        if self._fused is not None and rows is not None:
+            return self._fused.run(self._decoder.embed(ids), rows, wanted)
+        hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
+        # A pure decode batch needs no gather.
+        index = slice(None) if len(wanted) == len(hidden) else torch.from_numpy(wanted)
+        logits = self._decoder.logits(hidden[index])
+        best, tokens = logits.max(-1)
+        return StepOutputs(hidden, logits, best, tokens)
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Fail prompts with NaN before their pages can be shared with other sequences.
@@ -211,22 +217,25 @@ class Runner:
             result.failed.append((int(lines[i]), *NOT_FINITE))
 
     def _sample(
-        self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
+        self, batch: StepBatch, lines: NDArray[np.int64], outputs: StepOutputs, result: StepResult
     ) -> None:
         """Sample the next token of each of these sequences."""
-        columns = self._rows
-        logits = self._decoder.logits(hidden)
+        columns, logits = self._rows, outputs.logits
+        best, tokens = outputs.best, outputs.tokens
         row = batch.rows[lines]
         asking = np.flatnonzero(columns.logprobs[row] >= 0)
         # Before processors change the logits in place: reports are of the raw distribution.
         raw = torch.log_softmax(logits[torch.from_numpy(asking)], -1) if len(asking) else None
         bad: dict[int, Fault] = {}
         if self._processors.wanted_by(row).any():
-            bad = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
+            last = torch.from_numpy(batch.last[lines])
+            raw_logits = lambda: self._decoder.logits(outputs.hidden[last])  # noqa: E731
+            bad = self._processors.apply(logits, row, raw_logits)
+            best, tokens = logits.max(-1)
         # Position of the sampled token, which keys its random number together with the seed.
         positions = (batch.starts + batch.counts)[lines]
         is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
-        tokens, best = self._choice.tokens(logits, row, positions, is_bad)
+        self._choice.draw_into(tokens, best, logits, row, positions, is_bad)
         # One reduction for the whole batch; rows are examined only if any is not finite.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():
@@ -241,15 +250,11 @@ class Runner:
         record_failed(lines, bad, result)
 
     def _verify(
-        self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
+        self, batch: StepBatch, lines: NDArray[np.int64], logits: torch.Tensor, result: StepResult
     ) -> None:
         """Verify the drafts of each of these sequences, and choose its next tokens."""
         if batch.drafts is None:
             return
-        wanted = tokens_to_verify(batch, batch.drafts, lines)
-        if len(wanted) < len(hidden):
-            hidden = hidden[torch.from_numpy(wanted)]
-        logits = self._decoder.logits(hidden)
         spoilt = verify(
             batch, batch.drafts, lines, logits, self._rows, self._processors, self._choice, result
         )

@@ -38,6 +38,28 @@ class TokenPicker:
             the row is.
         """
         best, tokens = logits.max(-1)
+        self.draw_into(tokens, best, logits, row, positions, is_bad)
+        return tokens, best
+
+    def draw_into(
+        self,
+        tokens: torch.Tensor,
+        best: torch.Tensor,
+        logits: torch.Tensor,
+        row: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        is_bad: NDArray[np.bool_] | None = None,
+    ) -> None:
+        """Replace the likeliest tokens of rows that are not greedy by random ones.
+
+        Args:
+            tokens: the likeliest tokens, int64, shape ``[n]``.
+            best: their logits, shape ``[n]``.
+            logits: see ``tokens``.
+            row: see ``tokens``.
+            positions: see ``tokens``.
+            is_bad: see ``tokens``.
+        """
         drawing = np.flatnonzero(~self._rows.is_greedy[row])
         if is_bad is not None:
             drawing = drawing[~is_bad[drawing]]
@@ -57,7 +79,6 @@ class TokenPicker:
                     )
                     temperature, *filters = self._settings(row[alike])
                     tokens[index] = sample(logits[index], temperature, random, *filters)
-        return tokens, best
 
     def probabilities(self, logits: torch.Tensor, row: NDArray[np.int64]) -> torch.Tensor:
         """Return the distribution of rows that are not greedy, float64, shape ``[n, vocab]``."""

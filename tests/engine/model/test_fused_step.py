@@ -39,6 +39,7 @@ class Run:
         step = fused_step(decoder, PAGE)
         assert step is not None
         self.step: FusedStep = step
+        self.embed = decoder.embed
         each = -(-length // PAGE)
         self.pool = KvPool(decoder.spec.attention, sequences * each, PAGE, torch.float32, "cpu")
         order = np.random.default_rng(0).permutation(sequences * each)
@@ -51,7 +52,7 @@ class Run:
         lines = np.repeat(np.arange(len(parts)), [len(t) for _, _, t in parts])
         table = np.ascontiguousarray(self.table[[line for line, _, _ in parts]])
         rows = PagedRows(slots, slots, lines, table, self.pool.data)
-        made = self.step.hidden(ids, rows)
+        made = self.step.run(self.embed(ids), rows, np.zeros(0, np.int64)).hidden
         return list(torch.split(made, [len(t) for _, _, t in parts]))
 
 
@@ -75,6 +76,25 @@ def test_logits_are_those_of_transformers(
     (hidden,) = Run(decoder, 1, 90)([(0, 0, prompts[0])])
     made = decoder.logits(hidden)
     torch.testing.assert_close(made, their_logits(folder, prompts[0]), atol=5e-5, rtol=0)
+
+
+@torch.inference_mode()
+def test_logits_of_wanted_rows_are_the_heads(
+    variant: str, checkpoint: Callable[[str], Path], prompts: torch.Tensor
+) -> None:
+    decoder = loaded(checkpoint(variant))
+    if fused_step(decoder, PAGE) is None:
+        return
+    run = Run(decoder, 1, 90)
+    slots = np.arange(90)
+    rows = PagedRows(slots, slots, np.zeros(90, np.int64), run.table, run.pool.data)
+    wanted = np.array([89, 3, 50, 3, 0, 7, 88])
+    made = run.step.run(decoder.embed(prompts[0]), rows, wanted)
+    expected = decoder.logits(made.hidden[torch.from_numpy(wanted)])
+    torch.testing.assert_close(made.logits, expected, atol=1e-5, rtol=1e-5)
+    best, tokens = made.logits.max(-1)
+    assert torch.equal(made.best, best)
+    assert torch.equal(made.tokens, tokens)
 
 
 @torch.inference_mode()
@@ -128,7 +148,8 @@ def test_drafts_of_a_tree_attend_to_their_ancestors(
         *(positions, slots, np.zeros(4, np.int64), run.table, run.pool.data),
         *(visible, np.full(4, length)),
     )
-    made = run.step.hidden(torch.cat((prompt[length : length + 1], tree)), rows)
+    ids = torch.cat((prompt[length : length + 1], tree))
+    made = run.step.run(decoder.embed(ids), rows, np.zeros(0, np.int64)).hidden
     for draft in range(3):
         branch: list[int] = []
         at = draft

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gatewayd_engine.kernels.cpu.elementary import exp, tanh
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
 from gatewayd_engine.kernels.llvm.builder import F32, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.processor import Processor
 
 _LINE = 16
 """Numbers of a cache line."""
@@ -147,9 +148,7 @@ class Attention:
                     own[i] = f.fma(part, key, own[i])
         return [f.sums_in_blocks(own) for own in sums]
 
-    def _sum_values(
-        self, context: Context, scores: Pointer, stride: Value, out: Pointer
-    ) -> None:
+    def _sum_values(self, context: Context, scores: Pointer, stride: Value, out: Pointer) -> None:
         f, lanes, dim = self._f, self._lanes, self._shape.head_dim
         first = 0
         for count in self._heads:

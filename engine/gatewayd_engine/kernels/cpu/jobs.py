@@ -20,7 +20,7 @@ GATES = {"silu": 2, "gelu_tanh": 3, "gelu": 4}
 class Job(IntEnum):
     """Index of an argument of the job ``product_FORMAT``: those of ``matmul_FORMAT``.
 
-    ``SUMS_STRIDE``: numbers of scratch of a thread. ``TICKET``: a zero, which threads count up.
+    ``SUMS_STRIDE``: numbers of scratch of a thread.
     """
 
     X = 0
@@ -35,7 +35,6 @@ class Job(IntEnum):
     EPILOGUE = 9
     SUMS = 10
     SUMS_STRIDE = 11
-    TICKET = 12
 
 
 def sums_size(processor: Processor) -> int:
@@ -92,5 +91,4 @@ class MatmulJob:
             0 if matrix.bias is None else matrix.bias.data_ptr(),
             *(out.data_ptr(), out.stride(0), epilogue),
         )
-        given[Job.TICKET] = 0
-        self._team.run(self._product, given)
+        self._team.run(self._product, given, phases=1)

@@ -13,7 +13,7 @@ from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.elementary import ACTIVATIONS
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, Job
-from gatewayd_engine.kernels.cpu.team_code import add
+from gatewayd_engine.kernels.cpu.team_code import Phases
 from gatewayd_engine.kernels.llvm.builder import (
     F16,
     F32,
@@ -148,15 +148,13 @@ def add_product(module: ir.Module, processor: Processor, form: str, matmul: Func
     width = 2 * processor.lanes
     panels = (outputs + (width - 1)) // width
     size = share(f, panels, threads)
-    with f.repeat_while() as loop:
-        first = add(f, given + Job.TICKET, 1) * size
-        loop.stop_unless(first < panels)
+    with Phases(f, processor, given).parts(panels, size) as (first, end):
         f.call(
             matmul,
             *(given.pointer(Job.X, F32), given[Job.LDX], given[Job.ROWS]),
             *(given.pointer(Job.WEIGHTS, element), given[Job.INPUTS], outputs),
             *(given.pointer(Job.BIAS, F32), given.pointer(Job.OUT, F32), given[Job.LDO]),
-            *(given[Job.EPILOGUE], first, f.least(first + size, panels), sums),
+            *(given[Job.EPILOGUE], first, end, sums),
         )
     f.finish()
 

@@ -1,8 +1,7 @@
 """A fused step: all layers of a Llama-like decoder in one call, on all threads of a team.
 
-A layer is seven or eight phases with a barrier behind each. Within a phase, threads draw the next
-part of the work from a counter, so one that is slower, or was descheduled, gets less of it. What a
-row's numbers are does not depend on who computes them.
+A layer is eight or nine phases, each of which needs the results of the one before; see
+``team_code.Phases``. A row's numbers do not depend on the thread that computes them.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
+from gatewayd_engine.kernels.cpu.argmax import argmax, cap
 from gatewayd_engine.kernels.cpu.attention import Attention, Context, PagedHeads
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
@@ -24,7 +24,7 @@ from gatewayd_engine.kernels.cpu.step_layout import (
     Product,
     StepShape,
 )
-from gatewayd_engine.kernels.cpu.team_code import add, barrier, call_address
+from gatewayd_engine.kernels.cpu.team_code import Phases, call_address
 from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
@@ -40,9 +40,7 @@ class _Step:
         self.threads: Value = threads
         self.processor, self.shape, self.lanes = processor, shape, processor.lanes
         self.rows = self.given[Argument.ROWS]
-        self.team = self.given.pointer(Argument.TEAM, I64)
-        self.tickets = self.given.pointer(Argument.TICKETS, I64)
-        self.phase = self.f.variable(0)
+        self.phases = Phases(self.f, processor, given)
         self.stream, self.normed = self.floats(Argument.STREAM), self.floats(Argument.NORMED)
         self.sums = self.own(Argument.SUMS, self.given[Argument.SUMS_STRIDE])
         self.scores_stride = self.given[Argument.SCORES_STRIDE]
@@ -60,30 +58,26 @@ class _Step:
         return self.floats(base) + self.thread * stride
 
     @contextmanager
-    def parts(self, count: Value, size: Value) -> Iterator[tuple[Value, Value]]:
-        """Emit a phase: threads draw ranges of at most ``size`` of ``count``; then a barrier."""
-        f = self.f
-        ticket = self.tickets + self.phase.get()
-        with f.repeat_while() as loop:
-            drawn = add(f, ticket, 1) * size
-            loop.stop_unless(drawn < count)
-            yield drawn, f.least(drawn + size, count)
-        self.phase.set(self.phase.get() + 1)
-        barrier(f, self.processor, self.team, self.phase.get(), self.threads)
-
-    @contextmanager
     def each_row(self) -> Iterator[Value]:
         """Emit a phase over rows."""
-        with self.parts(self.rows, self.f.index(1)) as (row, _):
+        with self.phases.parts(self.rows, 1) as (row, _):
             yield row
 
     def product(
-        self, at: Layer, x: Pointer, inputs: int, out: Pointer, outputs: int, epilogue: int
+        self,
+        block: Pointer,
+        rows: Value,
+        x: Pointer,
+        inputs: int,
+        out: Pointer,
+        outputs: int,
+        epilogue: int,
     ) -> None:
-        """Emit a phase that multiplies ``x`` with a matrix of the layer.
+        """Emit a phase that multiplies ``x`` with a matrix.
 
         Args:
-            at: the matrix.
+            block: of the matrix.
+            rows: number of input rows.
             x: input rows.
             inputs: their size, which is their stride, too.
             out: output rows.
@@ -91,17 +85,20 @@ class _Step:
             epilogue: see ``matmul``.
         """
         f = self.f
-        block = self.block_of_layer + at
         count = block[Product.OUTPUTS]
         panels = (count + (2 * self.lanes - 1)) // (2 * self.lanes)
-        with self.parts(panels, share(f, panels, self.threads)) as (first, end):
+        with self.phases.parts(panels, share(f, panels, self.threads)) as (first, end):
             call_address(
                 f,
                 block[Product.FUNCTION],
-                *(x, f.index(inputs), self.rows, block.pointer(Product.WEIGHTS, F32)),
+                *(x, f.index(inputs), rows, block.pointer(Product.WEIGHTS, F32)),
                 *(block[Product.INPUTS], count, block.pointer(Product.BIAS, F32)),
                 *(out, f.index(outputs), f.index(epilogue), first, end, self.sums),
             )
+
+    def matrix(self, at: Layer) -> Pointer:
+        """Return the block of a matrix of the layer."""
+        return self.block_of_layer + at
 
     def weight(self, at: Layer) -> Pointer:
         """Return the weight of a norm of the layer."""
@@ -130,7 +127,15 @@ def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Funct
         _norm(s, Layer.NORM_MLP, after)
         gated = s.floats(Argument.GATED)
         size = shape.intermediate
-        s.product(Layer.GATE_UP, s.normed, shape.hidden, gated, size, GATES[shape.activation])
+        s.product(
+            s.matrix(Layer.GATE_UP),
+            s.rows,
+            s.normed,
+            shape.hidden,
+            gated,
+            size,
+            GATES[shape.activation],
+        )
         after = _branch(s, Layer.DOWN, gated, size, Layer.NORM_AFTER_MLP)
         if after is not None:
             with s.each_row() as row:
@@ -139,7 +144,31 @@ def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Funct
     with s.each_row() as row:
         x, out = (s.row(base, row, shape.hidden) for base in (s.stream, s.normed))
         normalise(f, x, final, out, shape.hidden, s.lanes, shape.norm_eps)
+    with f.when(s.given[Argument.NUM_WANTED] > 0):
+        _logits(s)
     return f.finish()
+
+
+def _logits(s: _Step) -> None:
+    """Emit the head of the wanted rows, and the choice of their likeliest tokens."""
+    f, shape, lanes = s.f, s.shape, s.lanes
+    count, wanted = s.given[Argument.NUM_WANTED], s.given.pointer(Argument.WANTED, I64)
+    selected, logits = s.floats(Argument.SELECTED), s.floats(Argument.LOGITS)
+    with s.phases.parts(count, 1) as (item, _):
+        source, copy = (
+            s.row(s.normed, wanted[item], shape.hidden),
+            s.row(selected, item, shape.hidden),
+        )
+        with f.loop(0, shape.hidden, lanes) as at:
+            copy.store(source.vector(lanes, at), at)
+    head = s.given.pointer(Argument.HEAD, I64)
+    s.product(head, count, selected, shape.hidden, logits, shape.vocab, STORE)
+    best, tokens = s.floats(Argument.BEST), s.given.pointer(Argument.TOKENS, I64)
+    with s.phases.parts(count, 1) as (item, _):
+        row = s.row(logits, item, shape.vocab)
+        if shape.logit_softcap is not None:
+            cap(f, row, shape.vocab, lanes, shape.logit_softcap)
+        best[item], tokens[item] = argmax(f, row, shape.vocab, lanes)
 
 
 def _norm(s: _Step, at: Layer, after: Layer | None) -> None:
@@ -155,9 +184,9 @@ def _branch(s: _Step, at: Layer, x: Pointer, inputs: int, norm: Layer) -> Layer 
     """Emit the product that ends a branch; returns the norm that still has to be applied to it."""
     hidden = s.shape.hidden
     if s.shape.post_norms:
-        s.product(at, x, inputs, s.floats(Argument.BRANCH), hidden, STORE)
+        s.product(s.matrix(at), s.rows, x, inputs, s.floats(Argument.BRANCH), hidden, STORE)
         return norm
-    s.product(at, x, inputs, s.stream, hidden, ADD)
+    s.product(s.matrix(at), s.rows, x, inputs, s.stream, hidden, ADD)
     return None
 
 
@@ -172,7 +201,7 @@ def _attention(s: _Step, layer: Value) -> None:
     f, shape, lanes = s.f, s.shape, s.lanes
     pool = PagedHeads(shape)
     qkv, attended = s.floats(Argument.QKV), s.floats(Argument.ATTENDED)
-    s.product(Layer.QKV, s.normed, shape.hidden, qkv, shape.qkv, STORE)
+    s.product(s.matrix(Layer.QKV), s.rows, s.normed, shape.hidden, qkv, shape.qkv, STORE)
     slots, lines = s.given.pointer(Argument.SLOTS, I64), s.given.pointer(Argument.LINES, I64)
     positions = s.given.pointer(Argument.POSITIONS, I64)
     table, pages = s.given.pointer(Argument.TABLE, I64), s.given[Argument.PAGES]
@@ -191,7 +220,7 @@ def _attention(s: _Step, layer: Value) -> None:
     group = shape.num_heads // shape.num_kv_heads * shape.head_dim
     # All keys of a chunk are written: its later rows attend to the earlier ones.
     # Heads outside: rows that share pages of a prefix find them in the cache.
-    with s.parts(s.rows * shape.num_kv_heads, f.index(1)) as (item, _):
+    with s.phases.parts(s.rows * shape.num_kv_heads, 1) as (item, _):
         head, row = item // s.rows, item % s.rows
         # A window counts positions: drafts of a tree have those of their depth, not of their slot.
         least = f.most(positions[row] + 1 - window, 0)

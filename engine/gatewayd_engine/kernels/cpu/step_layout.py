@@ -21,6 +21,8 @@ class StepShape:
         qk_norm: whether each head of queries and keys is normalised.
         post_norms: whether outputs of attention and feed-forward are normalised.
         page_size: KV slots of a page.
+        vocab: number of logits.
+        logit_softcap: of the logits; None for none.
     """
 
     num_layers: int
@@ -37,6 +39,8 @@ class StepShape:
     qk_norm: bool
     post_norms: bool
     page_size: int
+    vocab: int
+    logit_softcap: float | None
 
     @property
     def qkv(self) -> int:
@@ -45,7 +49,7 @@ class StepShape:
 
     def fits(self, lanes: int) -> bool:
         """Whether the sizes are multiples of a vector's lanes, as the kernels need."""
-        sizes = (self.hidden, self.head_dim, self.rotary_dim, self.intermediate)
+        sizes = (self.hidden, self.head_dim, self.rotary_dim, self.intermediate, self.vocab)
         return all(size % lanes == 0 for size in sizes) and self.page_size % lanes == 0
 
 
@@ -59,35 +63,42 @@ class Argument(IntEnum):
     VISIBLE_STRIDE]``, whether each slot from ``DRAFTS`` on, which is ``[rows]``, is attended to;
     null where drafts are no trees. ``LAYERS``: see ``Layer``. ``FINAL_NORM``: its weight.
     ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for each thread and query head of a KV head.
-    ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``TICKETS``: zeros, one for each
-    phase. ``ROPE``: cosines and sines ``[positions, rotary_dim / 2, 2]``.
+    ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
+    ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
+    logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix. ``LOGITS``: ``[wanted,
+    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``.
     """
 
-    TEAM = 0
-    ROWS = 1
-    STREAM = 2
-    NORMED = 3
-    QKV = 4
-    ATTENDED = 5
-    GATED = 6
-    BRANCH = 7
-    POSITIONS = 8
-    SLOTS = 9
-    LINES = 10
-    TABLE = 11
-    PAGES = 12
-    POOL = 13
-    ROPE = 14
-    LAYERS = 15
-    FINAL_NORM = 16
-    SCORES = 17
-    SCORES_STRIDE = 18
-    SUMS = 19
-    SUMS_STRIDE = 20
-    TICKETS = 21
-    VISIBLE = 22
-    VISIBLE_STRIDE = 23
-    DRAFTS = 24
+    ROWS = 0
+    STREAM = 1
+    NORMED = 2
+    QKV = 3
+    ATTENDED = 4
+    GATED = 5
+    BRANCH = 6
+    POSITIONS = 7
+    SLOTS = 8
+    LINES = 9
+    TABLE = 10
+    PAGES = 11
+    POOL = 12
+    ROPE = 13
+    LAYERS = 14
+    FINAL_NORM = 15
+    SCORES = 16
+    SCORES_STRIDE = 17
+    SUMS = 18
+    SUMS_STRIDE = 19
+    VISIBLE = 20
+    VISIBLE_STRIDE = 21
+    DRAFTS = 22
+    WANTED = 23
+    NUM_WANTED = 24
+    SELECTED = 25
+    HEAD = 26
+    LOGITS = 27
+    BEST = 28
+    TOKENS = 29
 
 
 ARGUMENTS = len(Argument)
@@ -120,4 +131,6 @@ class Layer(IntEnum):
 
 LAYER_SIZE = 40
 PHASES_PER_LAYER = 9
-"""At most; each has a number in ``TICKETS``."""
+"""At most."""
+OTHER_PHASES = 4
+"""The last norm, the selection of rows, the head, and their tokens."""

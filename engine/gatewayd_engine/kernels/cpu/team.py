@@ -13,9 +13,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kernels.cpu.team_layout import SIZE
+from gatewayd_engine.kernels.cpu.team_layout import MOST_ARGUMENTS, slot_size, team_size
 from gatewayd_engine.kernels.llvm.library import Library, load_or_compile
 from gatewayd_engine.kernels.llvm.processor import Processor
+
+MOST_PHASES = 1 << 13
+"""Of a job: enough for 900 layers in one."""
 
 
 class ThreadTeam:
@@ -25,11 +28,10 @@ class ThreadTeam:
 
     Args:
         processor: of this machine.
-        size: number of threads, the caller's included, at most 255.
+        size: number of threads, the caller's included.
 
     Attributes:
         processor: as given.
-        address: of the team's memory, for jobs that wait at barriers.
         size: as given.
         threads: threads that take part in jobs; all at first.
     """
@@ -37,28 +39,41 @@ class ThreadTeam:
     def __init__(self, processor: Processor, size: int) -> None:
         code = _team_code(processor)
         self.processor, self.size, self.threads = processor, size, size
-        self._memory: NDArray[np.int64] = np.zeros(SIZE, np.int64)
-        self.address: int = self._memory.ctypes.data
-        self._run = code.function("run_job", 4)
+        self._memory: NDArray[np.int64] = np.zeros(team_size(MOST_PHASES), np.int64)
+        self._address: int = self._memory.ctypes.data
+        self._slot = slot_size(MOST_PHASES)
+        self._run = code.function("run_job", 8)
         self._lock = threading.Lock()
-        member = code.function("member", 2)
+        member = code.function("member", 3)
         for index in range(1, size):
             # Daemons: a process that ends does not wait for them.
             threading.Thread(
-                target=member, args=(self.address, index), name=f"kernels-{index}", daemon=True
+                target=member,
+                args=(self._address, index, self._slot),
+                name=f"kernels-{index}",
+                daemon=True,
             ).start()
-        stop, memory = code.function("stop_team", 1), self._memory
-        weakref.finalize(self, _stop, stop, memory)
+        weakref.finalize(self, _stop, code.function("stop_team", 1), self._memory)
 
-    def run(self, function: int, arguments: NDArray[np.int64]) -> None:
+    def run(self, function: int, arguments: NDArray[np.int64], phases: int) -> None:
         """Run a job, and wait for its end.
 
         Args:
             function: address of a function of the arguments, a thread's index and their number.
-            arguments: of the job.
+            arguments: of the job, at most ``MOST_ARGUMENTS``.
+            phases: phases of the job, at most ``MOST_PHASES``.
+
+        Raises:
+            ValueError: there are more of either.
         """
+        count = len(arguments)
+        if count > MOST_ARGUMENTS or phases > MOST_PHASES:
+            raise ValueError(f"a job of {count} arguments and {phases} phases is too large")
         with self._lock:
-            self._run(self.address, function, arguments.ctypes.data, self.threads)
+            self._run(
+                *(self._address, self.size - 1, self._slot, function),
+                *(arguments.ctypes.data, count, phases, self.threads),
+            )
 
     def use(self, threads: int) -> None:
         """Set the number of threads of the next jobs."""

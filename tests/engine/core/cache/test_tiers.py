@@ -13,6 +13,7 @@ import pytest
 
 from gatewayd_engine.cache import tier_lookup
 from gatewayd_engine.kv import host_transfers
+from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_tier_disk.store import Store
@@ -142,8 +143,15 @@ def test_pages_of_a_failed_request_never_go_to_a_tier(
 ) -> None:
     engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host()], max_batch_tokens=32)
     runner = engine.core._runner
-    hidden = runner._hidden
-    monkeypatch.setattr(runner, "_hidden", lambda batch: hidden(batch).fill_(np.nan))
+    forward = runner._forward
+
+    def poisoned(*args: Any) -> StepOutputs:
+        out: StepOutputs = forward(*args)
+        for each in (out.hidden, out.logits, out.best):
+            each.fill_(np.nan)
+        return out
+
+    monkeypatch.setattr(runner, "_forward", poisoned)
     (bad,) = engine.submit(PROMPT, max_tokens=4)
     engine.run()
     monkeypatch.undo()

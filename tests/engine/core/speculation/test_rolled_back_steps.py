@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling import verified_drafts
+from gatewayd_engine.state.step_batch import StepBatch
 from tests.engine.core.fake_drafters import Broken, Guess, chain, guess_with
 from tests.engine.core.prompts import PROMPTS, runner_of
 
@@ -66,25 +68,25 @@ def test_a_nan_behind_a_draft_is_looked_at_again_without_it(
     known = [prompt + answer for prompt, answer in zip(PROMPTS, undisturbed, strict=True)]
     guess_with(engine, Guess(known, 1.0, "chain"))
     runner = runner_of(engine)
-    project, verify = runner._decoder.logits, runner._verify
+    forward, is_again = runner._forward, False
 
-    def poisoned(batch: Any, lines: Any, hidden: Any, result: Any) -> None:
-        def logits(of: torch.Tensor) -> torch.Tensor:
-            scores: torch.Tensor = project(of)
-            bad = np.flatnonzero(batch.sequences[lines] == ids[2])
-            counts = batch.drafts.counts[lines]
-            if len(bad) and counts[bad[0]]:
-                if len(of) > 1:
-                    scores[int((counts + 1)[: bad[0]].sum()) + 1, 5] = torch.nan
-                elif lasts:
-                    scores[0, 5] = torch.nan
-            return scores
+    def poisoned(batch: StepBatch, wanted: Any) -> StepOutputs:
+        nonlocal is_again
+        out: StepOutputs = forward(batch, wanted)
+        if batch.drafts is None:
+            if is_again and lasts:
+                out.logits[0, 5] = out.best[0] = torch.nan
+            is_again = False
+            return out
+        lines = np.flatnonzero(batch.samples)
+        bad = np.flatnonzero(batch.sequences[lines] == ids[2])
+        counts = batch.drafts.counts[lines]
+        if len(bad) and counts[bad[0]]:
+            out.logits[int((counts + 1)[: bad[0]].sum()) + 1, 5] = torch.nan
+            is_again = True
+        return out
 
-        monkeypatch.setattr(runner._decoder, "logits", logits)
-        verify(batch, lines, hidden, result)
-        monkeypatch.setattr(runner._decoder, "logits", project)
-
-    monkeypatch.setattr(runner, "_verify", poisoned)
+    monkeypatch.setattr(runner, "_forward", poisoned)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     done = engine.run()
     for k, i in enumerate(ids):

@@ -387,12 +387,16 @@ class EngineCore:
         self._step_counts.add(num_tokens, time.perf_counter() - began)
         if num_tokens and self._placement.offload.measures_costs:
             self._placement.offload.record_computed(num_tokens, time.perf_counter() - began)
+        # Compaction may have preempted sequences as the step completed: the next one reports why
+        # they wait.
+        compacted_for = self._placement.preemption.drain_preempted()
+        self._attribution.record_preempted(compacted_for)
         # Statistics last, so that they include everything that this step has changed.
         return msgspec.structs.replace(
             output,
             stats=self.stats,
             admitted=self._placement.drain_admitted(),
-            preempted=preempted + self._placement.preemption.drain_preempted(),
+            preempted=preempted + compacted_for,
             finished=self._lifecycle.drain_finished(),
             **time_shares._asdict(),
             **self.drain_ended()._asdict(),

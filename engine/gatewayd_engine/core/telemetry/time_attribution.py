@@ -69,11 +69,13 @@ class TimeAttribution(ColumnSet):
         else:
             self._base = Cause.TURN
 
-    def _on_preempted(self, sequence_id: int) -> None:
-        sequence = self._queue.find(sequence_id)
-        if sequence is not None:
-            self.mark_lost(sequence.slot)
-            self._preempted.add(sequence.slot)
+    def record_preempted(self, sequence_ids: Sequence[int]) -> None:
+        """Record preemptions: the sequences wait, and recompute what they had computed."""
+        for sequence_id in sequence_ids:
+            sequence = self._queue.find(sequence_id)
+            if sequence is not None:
+                self.mark_lost(sequence.slot)
+                self._preempted.add(sequence.slot)
 
     def mark_lost(self, slot: int) -> None:
         """Mark the computed tokens of a preempted sequence as to be recomputed."""
@@ -93,8 +95,7 @@ class TimeAttribution(ColumnSet):
             preempted: ids of sequences preempted since the last call.
         """
         self.grow_columns(len(self._queue.ids))
-        for sequence_id in preempted:
-            self._on_preempted(sequence_id)
+        self.record_preempted(preempted)
         queue = self._queue
         found: list[_Columns] = []
         crowd, num_computed = 0.0, 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
 from tests.engine.core.conftest import Harness, MakeEngine
@@ -109,6 +110,36 @@ def test_too_few_pages_and_who_gives_way(make_engine: MakeEngine) -> None:
         again = [Cause.PREEMPTED, Cause.RECOMPUTE, Cause.DECODE] * preempted.count(sequence)
         assert watcher.order(sequence) == [Cause.PREFILL, Cause.DECODE, *again]
     assert Cause.PAGES in watcher.order(last)
+
+
+def test_a_preemption_by_prompt_compaction_is_told_too(make_engine: MakeEngine) -> None:
+    settings = {"at_least": 64, "recent": 10, "queries": 24, "ratio": 4}
+    engine = make_engine(
+        kv_compression=StrategyChoice("matching", settings),
+        page_size=8,
+        kv_pages=64,
+        prefix_cache=None,
+        max_batch_tokens=100,
+    )
+    watcher = Watcher(engine)
+    (short,) = engine.submit(prompt(1, 60), max_tokens=30, ignore_eos=True)
+    watcher.step()
+    (long,) = engine.submit(prompt(2, 150), max_tokens=9, ignore_eos=True)
+    watcher.step()
+    # There is room for the rest of the prompt, and its compaction frees too few of its pages.
+    pages, sequence = engine.core._pages, engine.core._queue.find(long)
+    assert sequence is not None
+    shared = list(sequence.pages)
+    for page in shared:
+        pages.share(page)
+    taken = [pages.allocate() for _ in range(pages.num_available - 6)]
+    assert watcher.step().preempted == [long]
+    watcher.step()
+    pages.release([*shared, *taken])
+    watcher.run()
+    assert watcher.order(short) == [Cause.PREFILL, Cause.DECODE]
+    again = [Cause.PREEMPTED, Cause.RECOMPUTE, Cause.DECODE]
+    assert watcher.order(long) == [Cause.PREFILL, *again]
 
 
 def test_one_that_begins_like_another_waits_for_it(make_engine: MakeEngine) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.process.messages import SetLimits, Swapped, SwapStrategy
-from gatewayd_engine.process.plugin_faults import StrategyFault, faulty_kind
+from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_engine.process.plugin_opener import Opening
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.state.queue import Queue
@@ -185,12 +185,9 @@ class HotSwaps:
             else:
                 self._placement.rebuild(kind)
         except Exception as error:
-            # An error raised outside of a strategy call was still caused by the new strategy.
-            found = faulty_kind(error, strategies.bound) or kind
-            # Its state is undefined: the default serves one step, then the old strategy again.
-            self._recovery.fall_back(found, error)
-            # If another strategy raised while it was filled, the new one stays.
-            if found is kind:
+            # If another strategy raised while it was filled, the new one stays. Otherwise its state
+            # is undefined: the default serves one step, then the old strategy again.
+            if self._recovery.fall_back_filling(kind, error) is kind:
                 strategies.schedule_retry(kind, before)
                 raise EngineSwapRefused(f"it cannot take over: {error}") from error
         finally:

@@ -248,6 +248,6 @@ class Placement:
                 self._pages.replace_eviction(plan)
             case Kind.PREFIX_CACHE:
                 # No page stays cached, so the eviction strategy starts without pages, too.
-                self._strategies.reset_eviction()
+                self._strategies.reset(Kind.EVICTION)
                 self._pages.replace_prefix_cache(self._strategies.plan)
                 self.prefixes.rebuild()

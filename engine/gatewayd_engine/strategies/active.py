@@ -281,10 +281,9 @@ class Strategies:
             # Only once the new instance is open, which may share the model loaded by this one.
             self.close_one(kind, self._standby.pop(kind, None))
 
-    def reset_eviction(self) -> None:
-        """Replace the active eviction strategy by a new instance without pages."""
-        current = self._active[Kind.EVICTION]
-        self._replace(Kind.EVICTION, current)
+    def reset(self, kind: Kind) -> None:
+        """Replace the active strategy of a kind by a new instance without state."""
+        self._replace(kind, self._active[kind])
 
     # Swaps by an operator
 

@@ -9,7 +9,12 @@ from typing import TypeVar
 
 from gatewayd_engine.process.config import FIXED_KINDS
 from gatewayd_engine.process.log_context import NO_NAMES, Names, about
-from gatewayd_engine.process.plugin_faults import RequestFault, StrategyFault, faulty_kind
+from gatewayd_engine.process.plugin_faults import (
+    RequestFault,
+    StrategyFault,
+    attribute_faults,
+    faulty_kind,
+)
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
@@ -100,15 +105,42 @@ class Recovery:
 
     def fall_back(self, kind: Kind, error: BaseException) -> None:
         """Replace a strategy that raised by its default."""
+        self._replace_faulty(kind, error, set())
+
+    def fall_back_filling(self, kind: Kind, error: BaseException) -> Kind:
+        """Recover from an error that was raised while a new strategy of a kind was filled.
+
+        Returns:
+            Kind of the strategy that raised, which is replaced by its default. If that is another
+            one, a new instance of the strategy has been filled.
+        """
+        # An error raised outside of a strategy call was still caused by the new strategy.
+        found = faulty_kind(error, self._strategies.bound) or kind
+        self._replace_faulty(found, error, {kind} - {found})
+        return found
+
+    def _replace_faulty(self, kind: Kind, error: BaseException, unfilled: set[Kind]) -> None:
+        """Replace a strategy that raised by its default.
+
+        Args:
+            kind: kind of the strategy.
+            error: what it raised.
+            unfilled: other kinds that it interrupted while they were filled.
+        """
         for _ in range(_MAX_REDOS):
             self._strategies.fall_back(kind, error)
             try:
                 self._rebuild(kind)
+                for other in sorted(unfilled):
+                    with attribute_faults(other):
+                        self._strategies.reset(other)
+                    self._rebuild(other)
             except BaseException as another:
                 # Rebuilding one strategy may call another one, which may fail as well.
                 found = faulty_kind(another, self._strategies.bound)
                 if found is None:
                     raise
+                unfilled = (unfilled | {kind}) - {found}
                 kind, error = found, another
             else:
                 return
@@ -124,7 +156,7 @@ class Recovery:
                 self._strategies.bind_configured(kind)
                 self._rebuild(kind)
             except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
-                self.fall_back(kind, error)
+                self.fall_back_filling(kind, error)
         for overrun in self._strategies.drain_overruns():
             self.fall_back(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
         self._strategies.chain.close_replaced(self._strategies.processors)

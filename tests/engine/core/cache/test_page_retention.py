@@ -123,7 +123,7 @@ def test_another_eviction_learns_what_was_told_before(
     before = list(told)
     assert len(before) == 7
     del told[:]
-    engine.core.strategies.reset_eviction()
+    engine.core.strategies.reset(Kind.EVICTION)
     engine.core._placement.rebuild(Kind.EVICTION)
     assert told == before
 
@@ -139,7 +139,7 @@ def test_an_eviction_that_cannot_be_told_is_a_fault_of_its_own(
         raise RuntimeError("never mind")
 
     monkeypatch.setattr(type(retention), "cached", fails)
-    engine.core.strategies.reset_eviction()
+    engine.core.strategies.reset(Kind.EVICTION)
     engine.core._placement.rebuild(Kind.EVICTION)
     assert engine.generate(PROMPT, max_tokens=30, ignore_eos=True) == wanted
     assert engine.core.stats.faults == 3

@@ -14,6 +14,7 @@ from gatewayd_engine.process.messages import SetLimits
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.helpers.handover import HandoverState
 from gatewayd_hooks.strategy import Kind
+from gatewayd_prefix_radix.strategy import Radix
 from tests.engine.core.hot_swaps import OFFERS, TIGHT, swap
 from tests.engine.core.prompts import PROMPTS, answers
 
@@ -221,6 +222,49 @@ def test_an_engine_that_cannot_go_back_either_says_nothing_of_a_refusal(
         breaking(context, times=2)
         with pytest.raises(ZeroDivisionError):
             swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
+
+
+@pytest.mark.parametrize("why", ["swap", "fault", "retry"])
+def test_a_strategy_is_filled_after_a_fault_of_another_that_interrupted_it(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    why: str,
+) -> None:
+    engine = make_engine(eviction=StrategyChoice("lfu"), max_running=4)
+    engine.generate(list(range(40, 140)), max_tokens=2)
+    assert engine.core.stats.cached_pages
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    for _ in range(3):
+        engine.step()
+    strategies = engine.core.strategies
+    # With an empty prefix cache an eviction begins without pages: a new instance is opened.
+    faulty = type(strategies.bound[Kind.EVICTION])
+    open_sound, left = faulty.open, iter(range(1))
+
+    def fails_once(self: Any, resources: Any) -> None:
+        if next(left, None) is not None:
+            raise MemoryError("no room")
+        open_sound(self, resources)
+
+    monkeypatch.setattr(faulty, "open", fails_once)
+    if why == "swap":
+        assert not swap(engine, Kind.PREFIX_CACHE, StrategyChoice("radix"))
+    elif why == "retry":
+        strategies.schedule_retry(Kind.PREFIX_CACHE, StrategyChoice("radix"))
+        engine.core._recovery.retry_strategies()
+    else:
+        engine.core._recovery.fall_back(Kind.PREFIX_CACHE, ZeroDivisionError())
+    found = strategies.bound.get(Kind.PREFIX_CACHE)
+    assert found is None if why == "fault" else isinstance(found, Radix)
+    before = engine.core.stats.faults
+    assert before == (2 if why == "fault" else 1)
+    assert not engine.core.stats.cached_pages, "the new prefix cache knows none"
+    engine.core.check()
+    engine.run()
+    assert [engine.answers[i].tokens for i in ids] == undisturbed
+    assert type(strategies.bound[Kind.EVICTION]) is faulty
+    assert engine.core.stats.faults == before
 
 
 def test_an_eviction_that_forgets_pages_while_taking_over_is_refused(

@@ -7,7 +7,7 @@ exceeded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -150,7 +150,19 @@ class TierChain:
                 self._call(tier, None, tier.watched.keep, chain.from_iterable(sources), seconds)
                 return
             if hasattr(tier.strategy, "leave"):
-                sources.append(self._call(tier, [], tier.watched.leave))
+                sources.append(self._until_fault(tier, self._call(tier, [], tier.watched.leave)))
+
+    def _until_fault(
+        self, tier: Tier, pages: Iterable[tuple[bytes, NDArray[np.uint8]]]
+    ) -> Iterator[tuple[bytes, NDArray[np.uint8]]]:
+        """Yield the pages that a tier leaves, until it raises."""
+        try:
+            yield from pages
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
+            # Not disabled, which would close it: the other tier may still read earlier pages.
+            self._count_fault(tier.choice, error)
 
     def num_pages(self) -> dict[str, int]:
         """Return the number of pages in each tier, by name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,29 @@ def test_without_a_tier_that_outlives_it_nothing_is_done(make_engine: Make, fold
         cached = engine.core.stats.cached_pages
         engine.core.save(20)
         assert engine.core.stats.cached_pages == cached > 0
+
+
+def test_a_tier_that_fails_as_its_pages_are_read_costs_no_other_tier(
+    make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder, **FIELDS, kv_tiers=[host(), disk(tmp_path)])
+    engine.generate(PROMPT, max_tokens=8)
+    evict_all(engine)
+    (near, far) = engine.core.strategies.tiers._tiers
+    leave, kept = near.strategy.leave, []
+
+    def failing() -> Iterator[Any]:
+        for at, page in enumerate(leave()):
+            if at == 5:
+                raise RuntimeError("no more")
+            kept.append(page[0])
+            yield page
+
+    monkeypatch.setattr(near.strategy, "leave", failing)
+    engine.core.save(20)
+    rows = {row.name: row.faults for row in engine.core.strategies.report()}
+    assert (rows["host"], rows["disk"]) == (1, 0)
+    assert far.strategy.find(kept) == len(kept) == 5
 
 
 def test_who_fails_then_costs_the_cache_and_not_the_end(

@@ -106,8 +106,10 @@ class Attempts:
         # Runs at interpreter exit, too; a process that is killed leaves its file for the next.
         weakref.finalize(self, _remove, path, file)
         try:
-            # A start that collects the file before it is locked finds it empty, and so no attempt.
             fcntl.flock(file, fcntl.LOCK_EX)
+            # Another start may have collected the file, still empty, before it was locked.
+            if not path.exists():
+                return self._opened()
         except OSError as error:
             # Without a lock, other processes would take the attempt for a crash.
             _log.debug("crash guard: cannot record autotuning attempts: %s", error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from signal import SIGKILL, SIGTERM
 import msgspec
 import pytest
 
+from gatewayd_engine.tuning.crash_guard import Attempt, Attempts
 from gatewayd_engine.tuning.table import TuningTable, load
 from tests.engine.tuning.test_table import CASE, H200, Stopwatch, agrees, never
 
@@ -20,6 +22,7 @@ NAMES = ["torch", "good", "bad 1", "bad 2"]
 _TRIES = """
 import json, sys, time
 from pathlib import Path
+from gatewayd_engine.tuning.crash_guard import Attempt, Attempts
 from gatewayd_engine.tuning.table import TunedMachine, TuningTable, case
 folder, last, at, how, names, machine, sizes = sys.argv[1:]
 CASE = case("matmul", "bfloat16", **json.loads(sizes))
@@ -153,3 +156,24 @@ def test_deaths_at_other_sizes_are_not_forgotten_by_a_check_that_passes(tmp_path
         assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, agrees) == "bad 2"
         end(start(tmp_path, at="sizes"), SIGKILL)
     assert tried(tmp_path) == ["torch", "good"]
+
+
+def test_an_attempt_is_found_though_another_start_collected_its_empty_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, lock = Attempts(tmp_path, "case"), fcntl.flock
+    collected: list[set[Attempt]] = []
+
+    def late(file: int, how: int) -> None:
+        # The first lock is that of the process that has created the file.
+        if not collected:
+            collected.append(set())
+            collected[0] |= Attempts(tmp_path, "case").collect_fatal()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    attempt = Attempt("matmul", "bad")
+    with guard.trying(attempt):
+        assert collected == [set()]
+        (path,) = tmp_path.iterdir()
+        assert path.read_text().strip() == "\n".join(attempt)

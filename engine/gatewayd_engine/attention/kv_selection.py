@@ -204,7 +204,8 @@ class Selection:
             return
         try:
             with attribute_faults(_KIND):
-                self._strategy.observe(layer, rows, lengths, weights, places)
+                # Copies: a plugin must not modify arrays of the engine.
+                self._strategy.observe(layer, rows.copy(), lengths.copy(), weights, places)
         except StrategyFault as fault:
             self._fail(fault)
 
@@ -257,7 +258,7 @@ def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selecte
         raise ValueError("a selected position is outside the sequence's context")
     if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
         raise ValueError("a position is selected twice")
-    if lowest < 0 and int(together[..., 0].min()) < 0:
+    if (ordered[..., -1] < 0).any():
         raise ValueError("no position is selected for one of the heads")
     return Selected(list(found), together, is_full=lowest >= 0)
 

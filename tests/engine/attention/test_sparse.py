@@ -239,6 +239,32 @@ def test_layers_may_attend_to_different_numbers_of_places() -> None:
     assert not twin.chair.faults
 
 
+class PaddedInFront(Dice):
+    """Selects places behind their padding."""
+
+    def select(self, *args: Any) -> torch.Tensor | None:
+        places = super().select(*args)
+        return None if places is None else places.flip(-1)
+
+
+class Overwriting(Dice):
+    """Writes to what it was shown."""
+
+    def observe(self, layer: int, rows: Any, lengths: Any, weights: Any, places: Any) -> None:
+        super().observe(layer, rows, lengths, weights, places)
+        rows[:], lengths[:] = 0, 1
+
+
+@pytest.mark.parametrize("make", [PaddedInFront, Overwriting])
+def test_padding_may_be_anywhere_and_arrays_are_the_strategys_own(make: type[Dice]) -> None:
+    twin = SparseTwin(make(), 1 << 26, shape=PLAIN)
+    twin.step({0: 50, 1: 60})
+    for _ in range(8):
+        twin.step(BOTH)
+    assert twin.num_sparse > 10
+    assert not twin.chair.faults
+
+
 @pytest.mark.parametrize("copy_bytes", [0, 1 << 26])
 def test_what_lines_beside_drafts_attend_to_is_shown(copy_bytes: int) -> None:
     twin = SparseTwin(Dice(6), copy_bytes)

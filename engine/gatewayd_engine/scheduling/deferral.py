@@ -114,7 +114,13 @@ class Deferral:
 
     def discard(self, slot: int) -> None:
         """Stop deferring a sequence that is not to be scheduled, and drop its pending check."""
-        for reason in (self._new, self._for_leader, self._for_tier, self._for_grammar):
+        for reason in (
+            self._new,
+            self._for_leader,
+            self._for_tier,
+            self._for_grammar,
+            self._for_quota,
+        ):
             reason.pop(slot, None)
         self._queue.view.held = self._queue.view.held - {slot}
 

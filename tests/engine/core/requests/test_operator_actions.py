@@ -10,6 +10,7 @@ import pytest
 
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Amount, TenantQuota
 from gatewayd_engine.process.time_causes import Cause
 from tests.engine.core.conftest import Harness, MakeEngine
 from tests.engine.core.fake_guide import LISTS, Listed, choice_of, text_of, with_guide
@@ -119,6 +120,23 @@ def test_held_while_its_grammar_is_compiled_it_is_looked_at_again(make_engine: M
     answers = engine.run()
     assert text_of(answers[good].tokens) in LISTS[0]
     assert answers[bad].finished.error[0] == "invalid_grammar"
+
+
+def test_held_while_its_tenant_is_at_its_ceiling(make_engine: MakeEngine) -> None:
+    engine = make_engine(**SMALL)
+    engine.bound(TenantQuota("a", None, Amount(16)))
+    (first,) = engine.submit(PROMPT, max_tokens=20, ignore_eos=True, tenant="a")
+    (second,) = engine.submit(OTHER, max_tokens=20, ignore_eos=True, tenant="a")
+    idle(engine)
+    assert engine.core._queue.view.held, "it waits for the first"
+    engine.core.operator.pause_sequences([second])
+    idle(engine)
+    assert engine.answers[first].finished is None
+    assert not engine.core._queue.view.held
+    assert not engine.core._placement.deferral.by_cause
+    engine.core.resume([second])
+    engine.run()
+    assert [len(tokens) for tokens in told(engine, [first, second])] == [20, 20]
 
 
 def test_held_while_a_tier_brings_its_pages(

@@ -103,7 +103,7 @@ class PrefixCache:
         return found
 
     def match_prompt(self, tokens: NDArray[np.int32], salt: bytes) -> Match:
-        """Return the cached prefix of a prompt offload of any request; empty without a cache."""
+        """Return the cached prefix of a prompt without a request; empty without a cache."""
         plan = self._strategies.plan
         if plan.begin is None or plan.match is None:
             return _NOTHING

@@ -96,7 +96,7 @@ def open_quantizer(
     """Open the quantizer that the configuration and the checkpoint ask for; None for none.
 
     Raises:
-        ConfigError: configuration and checkpoint contradict each other.
+        EngineConfigError: configuration and checkpoint contradict each other.
         SpecError: the checkpoint is quantized in a way that cannot be read.
         PluginError: the strategy cannot be loaded.
     """
@@ -127,7 +127,7 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
     """Return the quantizer to open, with ``auto`` resolved.
 
     Raises:
-        ConfigError, SpecError: no installed and configured quantizer reads the checkpoint.
+        EngineConfigError, SpecError: no installed and configured quantizer reads the checkpoint.
     """
     choice, announced = config.quantizer, spec.quantization
     if announced is None:
@@ -181,7 +181,7 @@ def _scheme(
     """Return the storage format of the checkpoint's matrices.
 
     Raises:
-        ConfigError, SpecError: the strategy cannot read it.
+        EngineConfigError, SpecError: the strategy cannot read it.
     """
     announced = spec.quantization
     if announced is None or not isinstance(strategy, Reads):

@@ -63,7 +63,7 @@ def _measured(
     """Measure one scheme.
 
     Raises:
-        ConfigError: candidate and reference have different vocabularies.
+        EngineConfigError: candidate and reference have different vocabularies.
     """
     if reference is not None and reference.vocab_size != candidate.vocab_size:
         raise EngineConfigError(

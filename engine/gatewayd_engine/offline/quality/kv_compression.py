@@ -50,8 +50,8 @@ class MeasuredCompression:
     """A KV compression under measurement; faults of the strategy are raised, not tolerated.
 
     Attributes:
-        selecting: selector for the attention, see ``attention.selection.Seat``; None if the
-            strategy does not select.
+        selecting: selector for the attention, see
+            ``attention.kv_selection.SelectingCompression``; None if the strategy does not select.
         row: batch columns of the sequence.
         note: setting that differs from its default; empty for none.
         held_pages, total_pages: pages of all sequences with and without compression.
@@ -72,7 +72,7 @@ class MeasuredCompression:
         self._strategy.close()
 
     def fail(self, error: BaseException) -> None:
-        """See ``attention.selection.Seat``."""
+        """See ``attention.kv_selection.SelectingCompression``."""
         raise error
 
     @property
@@ -206,7 +206,7 @@ def open_compression(
         prompt: length of the shortest prompt; 0 if contexts need not be long enough.
 
     Raises:
-        ConfigError: the strategy does not support the model.
+        EngineConfigError: the strategy does not support the model.
         PluginError: it cannot be loaded.
     """
     choice, kind = config.kv_compression, Kind.KV_COMPRESSION

@@ -52,7 +52,7 @@ class SchemeModel:
         prompt: tokens of the shortest prompt before decoding; 0 if there are none.
 
     Raises:
-        ConfigError, SpecError, LoadError: the configuration cannot be served.
+        EngineConfigError, SpecError, LoadError: the configuration cannot be served.
         PluginError: a strategy cannot be loaded.
     """
 
@@ -148,7 +148,7 @@ class SchemeModel:
             Logits of the tokens from ``begin`` on, in chunks of float32 ``[n, vocab]``.
 
         Raises:
-            ConfigError: the sequence is longer than the context.
+            EngineConfigError: the sequence is longer than the context.
         """
         if len(ids) > self._longest:
             raise EngineConfigError(
@@ -271,7 +271,7 @@ def _open_compression(
     """Open the configured KV compression and close it with ``opened``; None for full attention.
 
     Raises:
-        ConfigError: it does not support the model.
+        EngineConfigError: it does not support the model.
         PluginError: it cannot be loaded.
     """
     found = open_compression(config, host, spec, pool, _resources(config, spec), prompt)
@@ -291,7 +291,7 @@ def _open_codec(
     """Open the configured KV codec and close it with ``opened``; None for an unencoded pool.
 
     Raises:
-        ConfigError: it does not support the model.
+        EngineConfigError: it does not support the model.
         PluginError: it cannot be loaded.
     """
     choice = chosen_codec(config)

@@ -49,7 +49,7 @@ class QuantizeProgress:
         done: number of finished layers.
 
     Raises:
-        ConfigError: there is an earlier run or another folder that may not be used.
+        EngineConfigError: there is an earlier run or another folder that may not be used.
         WriteError: the folder cannot be created.
     """
 
@@ -104,7 +104,7 @@ class QuantizeProgress:
             The stream of each sequence; None if no layer is done.
 
         Raises:
-            ConfigError: its file is missing or damaged.
+            EngineConfigError: its file is missing or damaged.
         """
         if not self.done:
             return None
@@ -147,7 +147,7 @@ class QuantizeProgress:
         """Move the checkpoint to the output folder, and remove the work folder.
 
         Raises:
-            ConfigError: the output folder exists and may not be replaced.
+            EngineConfigError: the output folder exists and may not be replaced.
             WriteError: a folder cannot be moved or removed.
         """
         old = self.folder / _OLD
@@ -164,7 +164,7 @@ class QuantizeProgress:
         """Refuse a folder with files that are not from a quantization run.
 
         Raises:
-            ConfigError: there are such files.
+            EngineConfigError: there are such files.
         """
         found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
         other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
@@ -178,7 +178,7 @@ class QuantizeProgress:
         """Restore the earlier run's permission to replace, and detect if it was complete.
 
         Raises:
-            ConfigError: nothing is left to be done, or the output folder may not be replaced.
+            EngineConfigError: nothing is left to be done, or the output folder may not be replaced.
         """
         state = _read(self.folder / _STATE)
         self._replaces = state.get(_REPLACES) is True
@@ -196,7 +196,7 @@ class QuantizeProgress:
         """Check the files of an earlier run against ``origin``, or start a new run.
 
         Raises:
-            ConfigError: they have another origin, or neither resume nor force was given.
+            EngineConfigError: they have another origin, or neither resume nor force was given.
         """
         state = self.folder / _STATE
         atomic_files.remove_unfinished(self.folder)
@@ -252,7 +252,7 @@ def check_out(out: Path, *, replaces: bool) -> None:
     """Check that the output folder can be created or replaced.
 
     Raises:
-        ConfigError: it exists and may not be replaced, or its path is unsuitable.
+        EngineConfigError: it exists and may not be replaced, or its path is unsuitable.
     """
     # The folder is put in place by a rename, which these paths do not allow.
     if os.path.ismount(out) or not out.name.strip("."):
@@ -274,7 +274,7 @@ def _refuse_damaged(path: Path) -> None:
     """Refuse a damaged file of an earlier run.
 
     Raises:
-        ConfigError: its header is invalid or it is incomplete.
+        EngineConfigError: its header is invalid or it is incomplete.
     """
     try:
         read_header(path)
@@ -286,7 +286,7 @@ def _locked(folder: Path) -> int:
     """Lock a work folder; return the file descriptor of the lock.
 
     Raises:
-        ConfigError: another process uses the folder.
+        EngineConfigError: another process uses the folder.
         WriteError: the lock file cannot be created or locked.
     """
     path = folder / _LOCK

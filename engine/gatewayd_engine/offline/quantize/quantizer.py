@@ -63,7 +63,7 @@ class CheckpointQuantizer:
         packed: names of the matrices that are to be quantized.
 
     Raises:
-        ConfigError: the quantizer cannot write checkpoints, or not of this model.
+        EngineConfigError: the quantizer cannot write checkpoints, or not of this model.
         PluginError: it cannot be loaded.
     """
 
@@ -154,7 +154,7 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
         tensors: names of the model's tensors.
 
     Raises:
-        ConfigError: none is left, or a glob matches nothing.
+        EngineConfigError: none is left, or a glob matches nothing.
     """
     names = {_HEAD, *(name.removesuffix(".weight") for name in tensors)}
     # Globs may also name the fused matrix, as in an engine's configuration.

@@ -55,7 +55,7 @@ def _quantize(job: QuantizeJob, host: PluginHost, emit: Emit) -> None:
     """See ``quantize``.
 
     Raises:
-        ConfigError: the job is invalid.
+        EngineConfigError: the job is invalid.
         SpecError, LoadError: the model cannot be read or quantized.
         PluginError: the quantizer cannot be loaded.
         WriteError: a file cannot be written, such as on a full disk.

@@ -142,7 +142,9 @@ class MaskFiller:
     def _fill_singly(
         self, guided: list[GuidedSequence], masks: NDArray[np.int32], step: MaskStep
     ) -> tuple[set[int], float]:
-        """Compute masks one by one, the costliest last, and not at all once the step's budget is.
+        """Compute masks one by one, the costliest last.
+
+        Costly ones are not computed once the step's budget is used up.
 
         Returns:
             Sequences that failed, by ``id``, and the seconds of the slowest mask.

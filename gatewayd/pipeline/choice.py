@@ -310,13 +310,13 @@ class Choice:
         one whose text was removed with a stop string is never returned.
         """
         scored, limit = self._scored, self._taken_chars
-        if self.stop_reason is None and self.is_done:
-            ready = len(scored)
-        elif self.is_done:
+        if not self.is_done:
+            ready = sum(1 for token in scored if token.end <= limit)
+        elif self._stop is not None and self._stop.matched is not None:
             # Text beyond `limit` was cut off with the stop string.
             ready = sum(1 for token in scored if token.start < limit)
         else:
-            ready = sum(1 for token in scored if token.end <= limit)
+            ready = len(scored)
         taken, self._scored = scored[:ready], scored[ready:]
         return taken
 

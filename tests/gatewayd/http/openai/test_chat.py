@@ -149,6 +149,21 @@ async def test_a_stop_token_of_the_request_is_named(text: TextModel) -> None:
     assert other.json()["choices"][0]["stop_reason"] is None
 
 
+@pytest.mark.parametrize("stop", [None, ["zzz"]])
+async def test_logprobs_before_a_stop_token_include_tokens_without_text(
+    text: TextModel, stop: list[str] | None
+) -> None:
+    special = next(iter(text.tokenizer.special_texts.values()))
+    ids = [*text.tokenizer.encode("one two"), special]
+    body = {**CHAT, "stop_token_ids": [77], "stop": stop, "logprobs": True}
+    async with running(text, FakeFleet(says(ids, stop_token=77))) as gateway:
+        answer = (await gateway.http.post("/v1/chat/completions", json=body)).json()
+    (choice,) = answer["choices"]
+    assert (choice["message"]["content"], choice["stop_reason"]) == ("one two", 77)
+    assert answer["usage"]["completion_tokens"] == len(ids)
+    assert len(choice["logprobs"]["content"]) == len(ids)
+
+
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 @pytest.mark.parametrize(
     ("value", "code"), [(0, "invalid_value"), (2048, "context_length_exceeded")]

@@ -116,14 +116,14 @@ class OutputReader:
     def _guarded(self, work: Callable[[], list[Part]]) -> list[Part]:
         try:
             parts = work()
+            if parts:
+                self._unread = [_rest("".join(self._unread), parts)]
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._disable(error)
-            # Text that the parser has read without returning anything since.
+            # Text that the parser has read and withheld.
             return _text("".join(self._unread))
-        if parts:
-            self._unread.clear()
-            if isinstance(parts[-1], Reasoning):
-                self.reasoning_pieces = self._num_pieces
+        if parts and isinstance(parts[-1], Reasoning):
+            self.reasoning_pieces = self._num_pieces
         return parts
 
     def _disable(self, error: Exception) -> None:
@@ -145,6 +145,15 @@ class OutputReader:
                 continue
             kept.append(part)
         return kept
+
+
+def _rest(text: str, parts: Sequence[Part]) -> str:
+    """Return the text after what parts were parsed from; empty if they do not quote it."""
+    for part in parts:
+        quoted = part.name if isinstance(part, ToolCall) else part.text
+        at = text.find(quoted)
+        text = text[at + len(quoted) :] if at >= 0 else ""
+    return text
 
 
 def _text(text: str) -> list[Part]:

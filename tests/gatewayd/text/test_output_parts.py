@@ -84,6 +84,41 @@ def test_a_parser_that_fails_leaves_text(fault: Any) -> None:
     assert reader.read([], is_last=True) == []
 
 
+@pytest.mark.parametrize(
+    ("pieces", "says", "parts"),
+    [
+        (["a <", "tool"], [[Text("a ")]], [Text("a <tool")]),
+        (["<t>so</t>\n\nb<", "c"], [[Reasoning("so"), Text("b")]], [Reasoning("so"), Text("b<c")]),
+        (
+            ['<call>{"name": "f", "arguments": {"x"', ": 1}"],
+            [[ToolCall(0, "f"), Arguments(0, "{")]],
+            [ToolCall(0, "f"), Arguments(0, "{"), Text('"x": 1}')],
+        ),
+        # What does not quote the text says nothing of what was withheld.
+        (["a <", "b"], [[Text("A")]], [Text("Ab")]),
+    ],
+)
+def test_what_a_parser_withheld_before_it_failed_is_text(
+    pieces: list[str], says: Any, parts: list[Part]
+) -> None:
+    reader = Parsers(tools=lambda: Script(*says, ValueError("broken"))).reader()
+
+    read = [reader.read([piece], is_last=False) for piece in pieces]
+
+    assert merged(read) == parts
+
+
+def merged(read: Sequence[Sequence[Part]]) -> list[Part]:
+    """Parts of all reads, adjacent texts joined."""
+    found: list[Part] = []
+    for part in (part for parts in read for part in parts):
+        if found and isinstance(part, Text) and isinstance(found[-1], Text):
+            found[-1] = Text(found[-1].text + part.text)
+        else:
+            found.append(part)
+    return found
+
+
 def test_a_parser_that_cannot_be_made_leaves_text() -> None:
     def make() -> Script:
         raise RuntimeError("broken")

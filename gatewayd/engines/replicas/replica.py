@@ -259,9 +259,15 @@ class Replica:
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
             return f"could not be started: {error}", None
         self._process = process
-        client = self._client = await EngineClient.connect(
-            process.socket, self._on_event, self._on_stream_end
-        )
+        try:
+            client = self._client = await EngineClient.connect(
+                process.socket, self._on_event, self._on_stream_end
+            )
+        except Exception as error:  # noqa: BLE001 - the socket is the executor's, of any kind
+            process.socket.close()
+            await end_process(process, launch.patience, ProcessExit.LOADING)
+            self._process = None
+            return f"could not be connected: {error}", None
         client.send(config)
         is_hung = False
         # Supervise: end of the stream, exit of the process, silence.

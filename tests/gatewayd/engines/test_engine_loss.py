@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from gatewayd.engines.api import ReplicaState
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.errors import EngineLost, EngineUnavailable
 from gatewayd_engine.process.messages import PROTOCOL_VERSION
+from gatewayd_hooks.execution import EngineCommand
+from tests.gatewayd.engines.conftest import LocalExecutor, LocalProcess
 
 Make = Callable[..., Awaitable[Any]]
 Expected = Callable[[Sequence[int], int], list[int]]
@@ -207,6 +210,28 @@ async def test_an_engine_that_hangs_while_loading_is_replaced(
 async def test_an_executor_that_cannot_start_one_is_asked_again(make_fleet: Make) -> None:
     setup = await make_fleet(failed_starts=1)
     assert (await setup.generate([1], 2).end()).reason == "length"
+
+
+async def test_an_engine_whose_socket_is_no_stream_is_ended_and_replaced(
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, ours = LocalExecutor.start, []
+
+    def first_without_stream(self: LocalExecutor, command: EngineCommand) -> LocalProcess:
+        process = start(self, command)
+        if len(self.started) == 1:
+            ours.append(process.socket)  # open, so that the engine does not end by itself
+            process.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        return process
+
+    monkeypatch.setattr(LocalExecutor, "start", first_without_stream)
+    setup = await make_fleet()
+    assert (await setup.generate([1], 2).end()).reason == "length"
+    assert setup.fleet.status()[0].restarts == 1
+    first = setup.executor.started[0]
+    assert first.poll() is not None
+    assert first.socket.fileno() == -1
+    ours[0].close()
 
 
 async def test_stopping_fails_what_is_left_and_ends_the_engines(make_fleet: Make) -> None:

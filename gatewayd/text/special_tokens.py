@@ -12,7 +12,7 @@ from typing import Any
 
 from gatewayd.errors import InvalidRequest
 
-_PRIVATE_USE = range(0xE000, 0xF8FF)
+_PRIVATE_USE = range(0xE000, 0xF8FF + 1)
 
 
 class SpecialTokenEscaper:

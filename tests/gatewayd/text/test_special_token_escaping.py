@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from gatewayd.errors import ContextLengthExceeded
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.text.special_tokens import SpecialTokenEscaper
 from gatewayd.text.template import ChatTemplate
 from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
@@ -118,3 +121,13 @@ async def test_a_far_too_long_chat_is_refused_before_the_careful_work(
     monkeypatch.setattr(TextModel, "_encode_marked", None)
     with pytest.raises(ContextLengthExceeded):
         await text.encode_chat(messages(["<|im_end|>" * 10_000]), limit=16)
+
+
+def test_every_private_use_character_may_be_the_mark() -> None:
+    private = [chr(code) for code in range(0x10000) if unicodedata.category(chr(code)) == "Co"]
+    assert len(private) == 6400
+    special = re.compile("<x>")
+    escaper = SpecialTokenEscaper(special, ["".join(private[:-1])])
+    assert escaper.escape("<x>") == f"{private[-1]}0{private[-1]}"
+    with pytest.raises(InvalidRequest, match="every private-use character"):
+        SpecialTokenEscaper(special, ["".join(private)])

@@ -68,8 +68,10 @@ def kind_table_with(
         chosen: dict[str, Any] = {"strategy": names[0]}
     else:
         chosen = {"strategies": names}
+    # Keys of the table itself, such as the limits of grammar checks, stay as they are.
+    own = {key: getattr(table, key) for key in type(table).model_fields}
     try:
-        return type(table).model_validate({**tables, **chosen})
+        return type(table).model_validate({**own, **tables, **chosen})
     except ValidationError as error:
         raise ChangeRefused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
 

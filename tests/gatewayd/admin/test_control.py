@@ -110,6 +110,14 @@ async def test_what_is_fixed_while_engines_run_needs_a_restart() -> None:
     assert not swaps.made
 
 
+async def test_a_swap_leaves_the_limits_in_the_table_of_its_kind_as_they_are() -> None:
+    guide = {"compile_seconds": 3.5, "compile_memory": "64MiB", "processes": 5}
+    control, _ = control_of(Config(guide=guide))  # type: ignore[arg-type]
+    before = control.config.guide
+    await control.swap("guide", ["none"], {}, "me")
+    assert control.config.guide == before.model_copy(update={"strategy": "none"})
+
+
 async def test_what_is_ours_and_reads_no_file_needs_no_engine_to_try_it() -> None:
     control, swaps = control_of(Config())
     for kind, name in (("scheduler", "fcfs"), ("drafter", "ngram"), ("drafter", "none")):

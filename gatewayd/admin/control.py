@@ -165,19 +165,20 @@ class Control:
         Raises:
             ChangeRefused: the file is not valid; nothing has changed.
         """
-        new = file if self._kept is None else self._kept.apply(file)
-        plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
-        try:
-            # All of the file first: one with any invalid strategy changes nothing.
-            problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
-        except PluginError as error:
-            raise ChangeRefused(str(error)) from error
-        if problems:
-            raise ChangeRefused("; ".join(problems))
-        # The base of later changes is the file that was accepted, not one that was refused.
-        if self._kept is not None:
-            self._kept.file = file
         async with self._lock:
+            before = self.config
+            new = file if self._kept is None else self._kept.apply(file)
+            plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
+            try:
+                # All of the file first: one with any invalid strategy changes nothing.
+                problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
+            except PluginError as error:
+                raise ChangeRefused(str(error)) from error
+            if problems:
+                raise ChangeRefused("; ".join(problems))
+            # The base of later changes is the file that was accepted, not one that was refused.
+            if self._kept is not None:
+                self._kept.file = file
             logs.set_level(new.log.level)
             log_restarts_required(self.config, new)
             for kind in SWAPPABLE:
@@ -191,10 +192,12 @@ class Control:
                 # One refused change does not keep the others from being applied.
                 except ChangeRefused as refusal:
                     _log.error("[%s] not changed: %s", kind.value, refusal)
-        self._set_slo(new.slo, who)
-        now, limits = self.limits(), limits_in(new)
+        # Operators change these without the lock: what they have changed meanwhile stays.
+        if self.config.slo == before.slo:
+            self._set_slo(new.slo, who)
+        now, was, limits = self.limits(), limits_in(before), limits_in(new)
         try:
-            if changes := {n: v for n, v in limits.items() if v != now[n]}:
+            if changes := {n: v for n, v in limits.items() if v != now[n] and now[n] == was[n]}:
                 self._set_limits(changes, who)
         except ChangeRefused as refusal:
             _log.error("limits not changed: %s", refusal)

@@ -118,6 +118,34 @@ async def test_a_swap_leaves_the_limits_in_the_table_of_its_kind_as_they_are() -
     assert control.config.guide == before.model_copy(update={"strategy": "none"})
 
 
+async def test_what_an_operator_changes_during_a_reload_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control, swaps = control_of(Config())
+    checking, may_end = threading.Event(), threading.Event()
+
+    def slow(new: Config) -> list[str]:
+        checking.set()
+        may_end.wait(20)
+        return []
+
+    monkeypatch.setattr("gatewayd.admin.control.check_strategies", slow)
+    file = Config(queue={"max_waiting_tokens": 5000})  # type: ignore[arg-type]
+    reloading = asyncio.create_task(control.reload(file, "SIGHUP"))
+    await asyncio.to_thread(checking.wait, 20)
+    control.set_limits({"max_waiting_requests": 77}, "me")
+    control.set_slo({"realtime": {"ttft_ms": 123.0}}, "me")
+    swapping = asyncio.create_task(control.swap("scheduler", ["priority"], {}, "me"))
+    await asyncio.sleep(0.01)
+    may_end.set()
+    await asyncio.gather(reloading, swapping)
+    limits = control.limits()
+    assert (limits["max_waiting_requests"], limits["max_waiting_tokens"]) == (77, 5000)
+    assert control.config.slo.realtime.ttft_ms == 123.0
+    assert control.config.scheduler.strategy == "priority"
+    assert swaps.made == [("scheduler", ["priority"])]
+
+
 async def test_what_is_ours_and_reads_no_file_needs_no_engine_to_try_it() -> None:
     control, swaps = control_of(Config())
     for kind, name in (("scheduler", "fcfs"), ("drafter", "ngram"), ("drafter", "none")):

@@ -246,8 +246,8 @@ class Control:
     async def _swap(self, kind: Kind, new: KindTable, who: str) -> bool:
         if kind in FIXED_KINDS:
             raise ChangeRefused(
-                f"{kind} cannot be changed while engines run, as their KV cache depends on it; set "
-                f"[{kind}] in the configuration's file and restart"
+                f"{kind} cannot be changed while engines run, as their weights or KV cache depend "
+                f"on it; set [{kind}] in the configuration's file and restart"
             )
         old: KindTable = getattr(self.config, kind.value)
         detector = self.detector

@@ -103,10 +103,12 @@ async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
     assert not swaps.made
 
 
-async def test_what_is_fixed_while_engines_run_needs_a_restart() -> None:
+@pytest.mark.parametrize("kind", ["kv_codec", "quantizer"])
+async def test_what_is_fixed_while_engines_run_needs_a_restart(kind: str) -> None:
     control, swaps = control_of(Config())
-    with pytest.raises(ChangeRefused, match=r"^kv_codec cannot be changed .* KV cache .* restart$"):
-        await control.swap("kv_codec", ["int8"], {}, "me")
+    refused = rf"^{kind} cannot be changed .* weights or KV cache .* set \[{kind}\] .* restart$"
+    with pytest.raises(ChangeRefused, match=refused):
+        await control.swap(kind, ["int8"], {}, "me")
     assert not swaps.made
 
 

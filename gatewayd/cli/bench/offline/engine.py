@@ -6,7 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -226,17 +226,18 @@ async def running(
     table = config.executor
     host = PluginHost(Catalog.installed())
     executor = host.strategy(Kind.EXECUTOR, table.strategy, table.settings(table.strategy))
-    executor.open(GatewayResources(served_name(config), 1))
-    try:
-        process = start(executor, EngineCommand(ENGINE_COMMAND, environment(config), 0))
-    except OSError as error:
-        raise EngineError(f"the engine cannot be started: {error}") from error
-    engine = BenchEngine(process, watch_loading)
-    try:
-        yield engine, await engine.load(config)
-    finally:
-        await engine.stop(SilenceLimits(stop_seconds=_LAST_SECONDS))
-        executor.close()
+    # Before ``open``: an executor that fails halfway is closed as well.
+    with closing(executor):
+        executor.open(GatewayResources(served_name(config), 1))
+        try:
+            process = start(executor, EngineCommand(ENGINE_COMMAND, environment(config), 0))
+        except OSError as error:
+            raise EngineError(f"the engine cannot be started: {error}") from error
+        engine = BenchEngine(process, watch_loading)
+        try:
+            yield engine, await engine.load(config)
+        finally:
+            await engine.stop(SilenceLimits(stop_seconds=_LAST_SECONDS))
 
 
 def _cpu_seconds(pid: int) -> float | None:

@@ -37,6 +37,7 @@ from gatewayd_engine.process.messages import (
     ModelInfo,
     StepOutput,
 )
+from gatewayd_exec_local.strategy import Local
 
 
 @pytest.fixture
@@ -122,6 +123,22 @@ async def test_a_model_that_cannot_be_served_is_said_by_the_engine(config: Confi
     with pytest.raises(EngineError, match="/nowhere"):
         async with running(bad):
             pass
+
+
+@pytest.mark.parametrize("method", ["open", "start"])
+async def test_an_executor_that_fails_is_closed(
+    config: Config, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def fails(self: Any, given: Any) -> None:
+        raise OSError("no such place")
+
+    closed: list[Any] = []
+    monkeypatch.setattr(Local, method, fails)
+    monkeypatch.setattr(Local, "close", lambda self: closed.append(self))
+    with pytest.raises((OSError, EngineError), match="no such place"):
+        async with running(config):
+            pass
+    assert len(closed) == 1
 
 
 def round_of(tokens: list[int], steps: list[EngineStep]) -> EngineRound:

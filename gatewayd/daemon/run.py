@@ -68,6 +68,8 @@ class Daemon:
 
     async def _run(self, above: ProgressStderr | None) -> int:
         parts = self.parts
+        # First: by its default action a signal would leave engines without a daemon.
+        self._handle_signals()
         if parts.admin is not None:
             # Lines are read over the admin API alone; without it none are buffered.
             logs.add_handler(parts.lines)
@@ -82,7 +84,6 @@ class Daemon:
             admin = asyncio.create_task(parts.admin.server.run_until_stopped(), name="admin")
         greeting = asyncio.create_task(self._show_startup(above), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
-        self._handle_signals()
         _log.info("listening on %s, loading %s", parts.listening.url, parts.ready_message.model)
         # Ends by a signal, by the failure of all engines, or by that of the server.
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -108,6 +108,20 @@ def test_a_signal_while_loading_stops_cleanly(start_daemon: Start) -> None:
     assert daemon.stop() == 0
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_store_starts_stops_cleanly(start_daemon: Start, number: int) -> None:
+    daemon = start_daemon(wait=False, **{"test.store_signal": int(number)})
+    assert daemon.process.wait(30) == 0
+    assert daemon.said(f"{signal.Signals(number).name} received: draining")
+    assert daemon.events()[-1]["event"] == "stopped"
+
+
+def test_a_reload_while_the_store_starts_is_carried_out(start_daemon: Start) -> None:
+    daemon = start_daemon(**{"test.store_signal": int(signal.SIGHUP)})
+    daemon._wait("log level set to", 30)
+    assert daemon.stop() == 0
+
+
 def test_sighup_reads_the_log_level_again(start_daemon: Start, tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text('[log]\nlevel = "info"\n')

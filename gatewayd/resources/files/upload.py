@@ -19,6 +19,8 @@ from gatewayd.store.tenant_shares import FILE_BYTES, Owner, TenantShare
 
 PURPOSES = ("batch", "user_data")
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
+_MOST_DIGITS = 12
+"""Python converts only so many digits; more than these are out of bounds, or leading zeros."""
 
 
 class _DraftSink:
@@ -105,7 +107,8 @@ def expiry(anchor: object, seconds: object, param: str) -> int | None:
             f"{param}.anchor is {str(anchor)[:64]!r}; it must be created_at", param=param
         )
     text = str(seconds)
-    if not (text.isascii() and text.isdigit() and LEAST_SECONDS <= int(text[:12]) <= MOST_SECONDS):
+    is_number = text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+    if not (is_number and LEAST_SECONDS <= int(text) <= MOST_SECONDS):
         raise InvalidRequest(
             f"{param}.seconds is {text[:32]!r}; it must be from {LEAST_SECONDS} to {MOST_SECONDS}",
             param=param,

@@ -119,17 +119,20 @@ FILE = {"file": ("f", b"x")}
         ({"files": {"file": b"x" * 100_001}, "data": {"purpose": "batch"}}, 413, "file"),
         ({"files": {"file": b"x" * 9_000_000}, "data": {"purpose": "batch"}}, 413, "file"),
         ({"files": FILE, "data": {"purpose": "batch", "long": "x" * 20_000}}, 400, "long"),
-        (
-            {
-                "files": FILE,
-                "data": {
-                    "purpose": "batch",
-                    "expires_after[anchor]": "created_at",
-                    "expires_after[seconds]": "10",
+        *(
+            (
+                {
+                    "files": FILE,
+                    "data": {
+                        "purpose": "batch",
+                        "expires_after[anchor]": "created_at",
+                        "expires_after[seconds]": seconds,
+                    },
                 },
-            },
-            400,
-            "expires_after",
+                400,
+                "expires_after",
+            )
+            for seconds in ("10", "2592001", "000000003600999999", "000000003600" + "9" * 5000)
         ),
         ({"json": {"purpose": "batch"}}, 415, None),
         ({"content": b"x", "headers": {"content-type": "multipart/form-data"}}, 415, None),

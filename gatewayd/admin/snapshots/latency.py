@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -35,20 +34,21 @@ class LastMinute:
     def __init__(self, recent: RecentLatencyRecords) -> None:
         self._recent = recent
         self._seen: LatencyRecord | None = None
-        self._times: deque[_Times] = deque()
+        self._times: list[_Times] = []
 
     def views(self, now: float) -> list[LatencyView]:
         """Latencies of requests that ended within the minute before ``now``."""
-        new: list[LatencyRecord] = []
+        since = now - _SECONDS
+        # Not in the order of their ends: a record is added once the engines have reported the
+        # request's usage.
+        self._times = [one for one in self._times if one.end >= since]
         for record in self._recent.backwards():
-            # Newest first: all records behind this one were read before, or are too old.
-            if record is self._seen or record.end < now - _SECONDS:
+            # All records behind this one were read before.
+            if record is self._seen:
                 break
-            new.append(record)
-        self._seen = new[0] if new else self._seen
-        self._times.extend(map(_times, reversed(new)))
-        while self._times and self._times[0].end < now - _SECONDS:
-            self._times.popleft()
+            if record.end >= since:
+                self._times.append(_times(record))
+        self._seen = next(self._recent.backwards(), None)
         return [
             _view("ttft", [one.ttft for one in self._times if one.ttft is not None]),
             _view("tpot", [one.tpot for one in self._times if one.tpot is not None]),

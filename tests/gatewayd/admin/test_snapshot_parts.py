@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.metrics.registry import Metrics
+from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd.tracing.recent import RecentLatencyRecords
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
@@ -110,6 +111,8 @@ ENDINGS = st.lists(
         st.floats(0, 3),
         st.sampled_from(["stop", "length", "abort", "error"]),
         st.booleans(),
+        # Usage of aborted requests is reported late.
+        st.sampled_from([0.0, 0.0, 10.0, 70.0]),
     ),
     max_size=40,
 )
@@ -117,27 +120,29 @@ ENDINGS = st.lists(
 
 @given(ENDINGS)
 def test_latencies_are_those_of_the_last_minute(
-    endings: list[tuple[float, float, str, bool]],
+    endings: list[tuple[float, float, str, bool, float]],
 ) -> None:
     recent, now = RecentLatencyRecords(30), 100.0
     minute = LastMinute(recent)
-    kept = []
-    for pause, took, outcome, looks in endings:
+    kept: list[LatencyRecord] = []
+    new: list[LatencyRecord] = []
+    for pause, took, outcome, looks, late in endings:
         now += pause
+        end = now - late
         one = latency_record(
-            arrival=now - took - 1, first=now - 0.5 - took, end=now, outcome=outcome
+            arrival=end - took - 1, first=end - 0.5 - took, end=end, outcome=outcome
         )
         recent.add(one)
-        kept.append(one)
+        new.append(one)
         if not looks:
             continue
+        kept, new = kept + new[-30:], []  # others are gone before they were looked at
         ended = [one for one in kept if one.end >= now - 60]
         views = {view.name: view for view in minute.views(now)}
-        if len(ended) < 30:  # else some are gone before they were looked at
-            ttft = sorted(1000 * one.ttft for one in ended if one.ttft is not None)
-            assert views["ttft"].count == len(ttft)
-            assert views["ttft"].p50 == ttft[math.ceil(len(ttft) / 2) - 1]
-            answered = [one for one in ended if one.outcome in ("stop", "length")]
-            assert views["e2e"].count == len(answered)
-            slowest = max((1000 * one.seconds for one in answered), default=None)
-            assert views["e2e"].p99 == slowest
+        ttft = sorted(1000 * one.ttft for one in ended if one.ttft is not None)
+        assert views["ttft"].count == len(ttft)
+        assert views["ttft"].p50 == (ttft[math.ceil(len(ttft) / 2) - 1] if ttft else None)
+        answered = [one for one in ended if one.outcome in ("stop", "length")]
+        assert views["e2e"].count == len(answered)
+        slowest = max((1000 * one.seconds for one in answered), default=None)
+        assert views["e2e"].p99 == slowest

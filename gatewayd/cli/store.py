@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
 
 _BESIDE = ("secret", "audit.head")
-"""Files next to the database; see ``tenants.secret`` and ``tenants.audit``."""
+"""Files next to the database; see ``tenants.tamper_evidence``."""
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, upgrade or back up the store of files, batches and responses."

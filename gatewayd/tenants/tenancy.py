@@ -84,7 +84,7 @@ class Tenancy:
     Args:
         database: database of the store.
         folder: folder of the store.
-        begun: see ``prepared``.
+        begun: result of ``prepare_tenancy``.
         believed: Unix time for budget periods: a clock that has just jumped starts no period.
     """
 

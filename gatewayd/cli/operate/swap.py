@@ -88,7 +88,10 @@ def swap(
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Replace a strategy of a running daemon, until the next swap or restart."""
+    """Replace a strategy of a running daemon.
+
+    The change survives restarts until the same key of the configuration file is edited.
+    """
     is_chain = kind in ("logits_processor", "kv_tier")
     settings: dict[str, Any] = {}
     for one in set_ or []:

@@ -66,6 +66,7 @@ def write_files(
 ) -> BatchCompletion:
     """Write results into files, in the order of the input. Blocks.
 
+    Errors of lines that were not run before the batch expired follow those of lines that were.
     After a crash, contents without rows are deleted at the next start.
 
     Raises:

@@ -106,7 +106,7 @@ class PendingLines:
         return await self._again() if self._refused else None
 
     def refused(self, todo: PendingLine, seconds: float, *, is_lost: bool) -> None:
-        """Schedule a retry of a line, not before this many seconds."""
+        """Schedule a retry of a line after these seconds, or once no other line is to be run."""
         # A hint of the server beyond the maximum is respected.
         backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
         one = _PendingRetry(

@@ -78,7 +78,7 @@ def truncated(items: Sequence[Item], start: int) -> list[Item]:
 
     Args:
         items: the conversation.
-        start: one of ``starts``.
+        start: one of ``possible_starts``.
     """
     return [*pinned(items, start), *items[start:]]
 

@@ -51,6 +51,16 @@ async def test_a_large_snapshot_comes_whole(daemon: FakeDaemon) -> None:
     await live.close()
 
 
+async def test_a_snapshot_beyond_the_longest_line_is_said(
+    daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd_tui.client._LONGEST_LINE", 1 << 16)
+    daemon.snapshot = snapshot(samples={f"metric_{n}": float(n) for n in range(10_000)})
+    live = DaemonSource(daemon.path)
+    assert await why(live) == f"the daemon at {daemon.path} sent a snapshot that is too long"
+    await live.close()
+
+
 async def test_nobody_at_the_socket(tmp_path: Path) -> None:
     live = DaemonSource(str(tmp_path / "none.sock"))
     assert f"no daemon answers at {tmp_path / 'none.sock'}: No such file" in await why(live)

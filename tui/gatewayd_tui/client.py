@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import LineTooLong
 
 from gatewayd.wire.snapshot import VERSION, Snapshot
 from gatewayd_tui.cleaning import strip_controls
@@ -92,7 +93,7 @@ class DaemonSource:
                 async for line in answer.content:
                     if line.startswith(b"data:"):
                         yield decode(line[5:])
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        except (aiohttp.ClientError, LineTooLong, TimeoutError, OSError, ValueError) as error:
             raise DaemonUnreachable(self._why(error)) from error
         raise DaemonUnreachable(f"the daemon at {self._path} stopped")
 
@@ -141,6 +142,8 @@ class DaemonSource:
         # The daemon closes connections of other users without an answer.
         if isinstance(error, aiohttp.ServerDisconnectedError):
             return f"the daemon at {self._path} denies access"
+        if isinstance(error, LineTooLong):
+            return f"the daemon at {self._path} sent a snapshot that is too long"
         return f"lost the connection to {self._path}: {error or type(error).__name__}"
 
 

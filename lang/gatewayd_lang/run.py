@@ -40,10 +40,11 @@ class Run:
 
     def perform(self, work: Callable[[], object]) -> None:
         """Run the program's function in this thread, and wait for what it has appended."""
-        self._author = threading.get_ident()
-        # Ended before it began, such as by an interrupted batch.
-        if self.error is not None:
-            return
+        with self._changed:
+            # Ended before it began, such as by an interrupted batch: nothing more will come.
+            if self.error is not None:
+                return
+            self._author = threading.get_ident()
         try:
             self.returned = work()
             self._settle()

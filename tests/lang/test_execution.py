@@ -145,6 +145,35 @@ def test_a_batch_that_is_interrupted_ends_all(fake: FakeServer, server: Server) 
     assert time.monotonic() - began < 30
 
 
+def test_a_run_that_was_ended_before_it_began_can_be_read(server: Server) -> None:
+    program = ask.on(server)
+    state = program._new_state()
+    state.end(KeyboardInterrupt())
+    began, may_end = threading.Event(), threading.Event()
+    raised: list[BaseException] = []
+
+    def begin() -> None:
+        program._perform(state, ("x",), {})
+        began.set()
+        may_end.wait(20)  # another thread gets another id meanwhile
+
+    threading.Thread(target=begin).start()
+    assert began.wait(20)
+
+    def read() -> None:
+        try:
+            state["a"]
+        except BaseException as error:  # noqa: BLE001 - whatever ended the run
+            raised.append(error)
+
+    # A daemon: waiting without end must not keep the tests from ending.
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(10)
+    may_end.set()
+    assert [type(error) for error in raised] == [KeyboardInterrupt]
+
+
 def test_a_batch_needs_room(server: Server) -> None:
     with pytest.raises(ValueError, match="concurrency is 0"):
         ask.on(server).run_batch([], concurrency=0)

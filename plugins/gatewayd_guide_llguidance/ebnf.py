@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from gatewayd_hooks.guiding import GrammarRefused
 
 DEPTH = 100
+_LEVELS = 3 * DEPTH + 1
+"""Levels of parts within each other: a bracket has alternatives, a sequence and a quantifier."""
 _RULES = 2000
 # All repetitions are possessive: the text is a client's, and is read in linear time.
 _TOKEN = re.compile(
@@ -127,6 +129,11 @@ def read(text: str) -> dict[str, EbnfNode]:
     if len(rules) > _RULES:
         raise GrammarRefused(f"grammar has {len(rules):,} rules, of which {_RULES:,} are allowed")
     for name, node in rules.items():
+        # Bounds the recursion of the conversion: quantifiers follow each other without brackets.
+        if _num_levels(node) > _LEVELS:
+            raise GrammarRefused(
+                f"grammar: rule {name} has quantifiers nested deeper than {_LEVELS}"
+            )
         for missing in refs(node) - rules.keys():
             raise GrammarRefused(f"grammar: rule {name} refers to {missing}, which is not defined")
     return rules
@@ -141,6 +148,14 @@ def refs(node: EbnfNode) -> set[str]:
             found.add(one.text)
         open_ += one.parts
     return found
+
+
+def _num_levels(node: EbnfNode) -> int:
+    """Return the number of levels of a part and the parts within it."""
+    count, level = 0, [node]
+    while level:
+        count, level = count + 1, [part for one in level for part in one.parts]
+    return count
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

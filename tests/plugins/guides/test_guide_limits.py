@@ -106,6 +106,12 @@ _REFUSED: dict[str, tuple[GuideForm, str, str]] = {
     "EBNF without root": ("grammar", 'a ::= "b"', "no rule root"),
     "EBNF with a hole": ("grammar", "root ::= a", "refers to a"),
     "EBNF deep": ("grammar", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "deeper"),
+    "EBNF with many quantifiers": ("grammar", 'root ::= "a"' + "?" * 5000, "quantifiers"),
+    "EBNF with many in brackets": (
+        "grammar",
+        "root ::= " + "(" * 90 + '"a"' + f"){'*' * 50}" * 90,
+        "quantifiers",
+    ),
     "EBNF of nonsense": ("grammar", "root ::= §", "line 1"),
     "Lark of nonsense": ("grammar", "start: (", "grammar"),
     "Lark deep": ("grammar", "start: " + "(" * 20_000 + '"a"' + ")" * 20_000, "nested"),

@@ -136,7 +136,15 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 def _check_constants(place: str, one: dict[str, Any]) -> None:
     constants = one["enum"] if "enum" in one else [one["const"]]
     names = one["type"] if isinstance(one["type"], list) else [one["type"]]
-    types = tuple(_TYPES[name] for name in names if name in _TYPES)
     for constant in constants if isinstance(constants, list) else ():
-        if not any(isinstance(constant, one_type) for one_type in types):
+        if not any(_is_of_type(constant, name) for name in names):
             raise GrammarRefused(f"json_schema: {constant!r} is not of its type, at {place}")
+
+
+def _is_of_type(constant: object, name: str) -> bool:
+    # In Python a bool is an int; in JSON Schema 1.0 is an integer.
+    if isinstance(constant, bool):
+        return name == "boolean"
+    if isinstance(constant, float) and name == "integer":
+        return constant.is_integer()
+    return name in _TYPES and isinstance(constant, _TYPES[name])

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
@@ -285,6 +286,20 @@ def test_what_xgrammar_would_overlook_or_never_end_is_refused(form: GuideForm, t
         with pytest.raises(GrammarRefused, match=r"xgrammar|JSON|nested"):
             strategy.compile(GuideSpec(form, text))
         assert time.monotonic() - began < _SECONDS
+
+
+@pytest.mark.parametrize("constant", [True, 1, 1.0, 1.5, None, "a", [], {}])
+@pytest.mark.parametrize("name", ["integer", "number", "boolean", "null", "string", "array"])
+def test_xgrammar_takes_constants_of_their_type_alone(constant: Any, name: str) -> None:
+    is_right = Draft202012Validator({"type": name}).is_valid(constant)
+    with opened(Xgrammar(XgrammarConfig())) as strategy:
+        for keyword, value in (("const", constant), ("enum", [constant])):
+            spec = GuideSpec("json_schema", json.dumps({"type": name, keyword: value}))
+            if is_right:
+                strategy.compile(spec)
+            else:
+                with pytest.raises(GrammarRefused, match="is not of its type"):
+                    strategy.compile(spec)
 
 
 def test_a_grammar_is_followed_for_ever_although_its_lexer_is_full() -> None:

@@ -77,6 +77,7 @@ def _spread(gram: torch.Tensor) -> torch.Tensor | None:
         upper: torch.Tensor
         upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
         if not failed and upper.isfinite().all():
+            if attempt:
+                _log.info("Hessian damped by %g", _DAMPING * 10**attempt)
             return upper.float()
-        _log.info("Hessian damped by more than %g", _DAMPING * 10**attempt)
     return None

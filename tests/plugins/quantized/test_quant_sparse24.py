@@ -12,6 +12,7 @@ import torch
 from gatewayd_hooks.quantization import Matrix, Site
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_sparse24 import strategy
+from gatewayd_quant_sparse24.pruning import pruned
 from gatewayd_quant_sparse24.strategy import Sparse24
 
 
@@ -103,6 +104,15 @@ def test_what_stays_is_what_the_definition_leaves(columns: int) -> None:
         assert is_same.double().mean() > 0.8
         assert (torch.unflatten(made.values != 0, 1, (-1, 4)).sum(-1) <= 2).all()
         assert not made.values.signbit()[made.values == 0].any()
+
+
+def test_more_damping_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    # Its smallest eigenvalue is -0.5: a diagonal of one needs at least 0.5 more.
+    gram = torch.eye(8, dtype=torch.float64)
+    gram[0, 1] = gram[1, 0] = 1.5
+    with caplog.at_level(logging.INFO):
+        assert pruned(torch.randn(4, 8), gram) is not None
+    assert [record.getMessage() for record in caplog.records] == ["Hessian damped by 1"]
 
 
 def test_less_is_lost_than_of_the_largest() -> None:

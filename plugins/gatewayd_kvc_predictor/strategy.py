@@ -44,8 +44,10 @@ class Predictor:
             ValueError: there is none for this model.
         """
         shape = resources.kv_shape
-        if shape is None or resources.read_heads is None:
+        if shape is None:
             raise ValueError("the engine does not provide kv_shape")
+        if resources.read_heads is None:
+            raise ValueError("the engine does not provide read_heads")
         self._network = Network(resources.read_heads(self._config.network, "predictor"))
         rows, self._kv_heads = resources.max_running, shape.num_kv_heads
         layers = max(shape.num_layers - self._config.dense_layers, 0)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from gatewayd_engine.model import embedded
@@ -83,6 +84,13 @@ def test_the_predictor_takes_memory_as_far_as_contexts_reach_and_clears_it() -> 
     assert not memory._kept[0, ..., :700].any()
     assert resident() - before < 512 << 20  # of 5 GiB; pages of the system may be large
     strategy.close()
+
+
+@pytest.mark.parametrize("name", ["kv_shape", "read_heads"])
+def test_the_predictor_says_what_the_engine_does_not_provide(name: str) -> None:
+    resources = replace(TestPredictor().resources(), **{name: None})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=f"does not provide {name}$"):
+        TestPredictor().make().open(resources)
 
 
 def test_layers_that_are_all_left_whole_attend_to_all() -> None:

@@ -1,4 +1,4 @@
-"""BudgetDivision of a step's token budget among running and admitted sequences."""
+"""Division of a step's token budget among running and admitted sequences."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class BudgetDivision:
 
     Args:
         counters: of the tenants.
-        service: determines the cost of tokens.
-        crowd: determines whether other tenants were active recently.
-        crowd_share: maximum fraction of a step for prompts of tenants without credit, if so.
-        crowd_pause: consecutive steps in which their decodes pause for prompts of tenants with
-            credit.
+        accounting: determines the cost of tokens.
+        active_tenants: determines whether other tenants were active recently.
+        contention_share: maximum fraction of a step for prompts of tenants without credit, if so.
+        contention_pause: consecutive steps in which their decodes pause for prompts of tenants
+            with credit.
 
     Attributes:
         lead: cost by which a tenant may be ahead of one that has prompts left.

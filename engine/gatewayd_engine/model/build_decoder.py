@@ -189,16 +189,24 @@ class LayerBuilder:
         return self.packed(name, self._weights.matrix(name), self._bias((name,)))
 
     def packed(
-        self, name: str, weight: Weight, bias: torch.Tensor | None = None, *, is_kept: bool = False
+        self,
+        name: str,
+        weight: Weight,
+        bias: torch.Tensor | None = None,
+        *,
+        is_kept: bool = False,
+        activation: str | None = None,
     ) -> LinearOp:
         """Build a linear layer from a weight, quantized first unless ``is_kept``.
+
+        ``activation`` is that of the gate that is its only consumer; see ``LayerParts.linear``.
 
         Raises:
             LoadError: a matmul plugin fails on it.
         """
         if not is_kept:
             weight = self._quantized(name, weight)
-        return self._linear(name, self._settled(weight), bias)
+        return self._linear(name, self._settled(weight), bias, activation)
 
     def _quantized(self, name: str, weight: Weight) -> Weight:
         if isinstance(weight, torch.Tensor) and self._quantize is not None:
@@ -209,9 +217,11 @@ class LayerBuilder:
         """Move a weight to the device, with floats in the decoder's dtype."""
         return to_dtype(to_device(weight, self._order.device), self._weights.dtype)
 
-    def _linear(self, name: str, weight: Weight, bias: torch.Tensor | None) -> LinearOp:
+    def _linear(
+        self, name: str, weight: Weight, bias: torch.Tensor | None, activation: str | None
+    ) -> LinearOp:
         try:
-            made = self._parts.linear(weight, bias, self._weights.dtype)
+            made = self._parts.linear(weight, bias, self._weights.dtype, activation)
         except UnfitMatmul as error:
             raise LoadError(f"{name}: {error}") from error
         self.nbytes += made.nbytes
@@ -324,9 +334,12 @@ class LayerBuilder:
     def _feed_forward(self, prefix: str, names: tuple[str, str, str]) -> FeedForward:
         gate, up, down = names
         joined = self._matrix_names(prefix, "gate_up_proj", (gate, up))
-        gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
+        act = self._spec.activation
+        gate_up = self.packed(
+            f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined), activation=act
+        )
         back = self.linear(f"{prefix}.{down}")
-        gated = self._parts.gate(self._spec.activation, back, gate_up)
+        gated = self._parts.gate(act, back, gate_up)
         self._gates.append(gated)
         return FeedForward(gate_up, back, gated)
 

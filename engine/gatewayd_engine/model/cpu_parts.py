@@ -6,9 +6,9 @@ import torch
 
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears.panel_linear import PanelLinear
+from gatewayd_engine.model.linears.panel_linear import PanelLinear, panel_linear
 from gatewayd_engine.model.parts import Gate, PlainParts
-from gatewayd_hooks.quantization import SparseWeight, Weight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 
 
 class CompiledParts(PlainParts):
@@ -21,17 +21,25 @@ class CompiledParts(PlainParts):
     def __init__(self, team: ThreadTeam) -> None:
         self._team = team
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
         """See ``LayerParts``."""
         if isinstance(weight, SparseWeight):
             weight = weight.values  # no CPU has a sparse kernel
-        if isinstance(weight, torch.Tensor) and dtype == torch.float32:
-            return PanelLinear(self._team, weight, bias)
-        return super().linear(weight, bias, dtype)
+        if dtype == torch.float32 and isinstance(weight, torch.Tensor | GroupedWeight):
+            made = panel_linear(self._team, weight, bias, activation)
+            if made is not None:
+                return made
+        return super().linear(weight, bias, dtype, activation)
 
     def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
         """See ``LayerParts``."""
-        if isinstance(source, PanelLinear) and source.fuse_gate(name):
+        if isinstance(source, PanelLinear) and source.is_gated:
             return _unchanged
         return super().gate(name, entry, source)
 

@@ -242,8 +242,10 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
 
 def _describe(linear: PanelLinear, block: NDArray[np.int64]) -> None:
     """Write the address and sizes of a matrix to the start of a block; see ``Product``."""
+    panels = linear.panels
     block[Product.FUNCTION] = linear.function
-    block[Product.WEIGHTS] = linear.panels.data_ptr()
+    block[Product.WEIGHTS] = panels.data.data_ptr()
     block[Product.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
-    block[Product.INPUTS] = linear.inputs
-    block[Product.OUTPUTS] = linear.outputs
+    block[Product.INPUTS] = panels.inputs
+    block[Product.GROUPS] = panels.groups
+    block[Product.OUTPUTS] = panels.outputs

@@ -44,8 +44,22 @@ class LayerParts(Protocol):
     def experts(self) -> ExpertParts | None:
         """Factory of grouped experts; None where experts run one at a time."""
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """Make a linear layer; ``dtype`` is that of activations."""
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
+        """Make a linear layer.
+
+        Args:
+            weight: the matrix.
+            bias: float, shape ``[out]``.
+            dtype: of activations.
+            activation: of the gate that is the layer's only consumer, which the layer may apply
+                itself; None for no gate.
+        """
 
     def norm(
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
@@ -119,7 +133,13 @@ class PlainParts:
 
     experts: ExpertParts | None = None
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
         """See ``LayerParts``."""
         return make_cpu_linear(weight, bias)
 
@@ -161,7 +181,13 @@ class FusedParts:
         """The float matrices made so far, whose kernels can be tuned."""
         return self._linears.dense
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
         """See ``LayerParts``."""
         return self._linears.make(weight, bias, dtype)
 
@@ -230,7 +256,13 @@ class PluginMatmulParts:
         # Plugins multiply single matrices, so quantized experts cannot be grouped.
         self.experts = None if parts.experts is None else parts.experts.of_floats()
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
         """See ``LayerParts``.
 
         Raises:
@@ -242,7 +274,7 @@ class PluginMatmulParts:
                 return linear
         elif isinstance(weight, StaticWeight) and isinstance(weight.weight, GroupedWeight):
             self._matmul_plugins.record_skipped()
-        return self._parts.linear(weight, bias, dtype)
+        return self._parts.linear(weight, bias, dtype, activation)
 
 
 def with_matmul_plugins(parts: LayerParts, matmul_plugins: MatmulPlugins) -> LayerParts:

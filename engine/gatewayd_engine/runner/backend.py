@@ -174,12 +174,6 @@ class CpuBackend:
             if team is not None:
                 team.use(count)
 
-        import os
-
-        if os.environ.get("NOPACE"):
-            t = ThreadTuning(self._threads, use)
-            t._candidates = (self._threads,)
-            return t
         return ThreadTuning(self._threads, use)
 
 

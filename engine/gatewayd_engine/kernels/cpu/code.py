@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
+from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
 from gatewayd_engine.kernels.llvm.library import Library, load_or_compile
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 
 @cache
-def matmul_code(processor: Processor, form: str) -> Library:
-    """Return ``matmul_FORM`` and ``product_FORM``; see ``matmul``."""
+def matmul_code(processor: Processor, form: PanelFormat) -> Library:
+    """Return ``matmul_FORMAT`` and ``product_FORMAT``; see ``matmul``."""
 
     def compile_code() -> bytes:
         # Imported only where something is compiled: a start from the cache needs none of it.
@@ -19,7 +20,7 @@ def matmul_code(processor: Processor, form: str) -> Library:
         from gatewayd_engine.kernels.llvm.builder import new_module
         from gatewayd_engine.kernels.llvm.compiler import to_object
 
-        module = new_module(f"matmul_{form}")
+        module = new_module(f"matmul_{form.name}")
         add_product(module, processor, form, add_matmul(module, processor, form))
         return to_object(module, processor)
 

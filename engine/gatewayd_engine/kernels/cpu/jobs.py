@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Protocol
 
 import numpy as np
 import torch
 
+from gatewayd_engine.kernels.cpu.panels import Panels
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.kernels.llvm.library import Library
 from gatewayd_engine.kernels.llvm.processor import Processor
@@ -28,27 +28,19 @@ class Job(IntEnum):
     ROWS = 2
     WEIGHTS = 3
     INPUTS = 4
-    OUTPUTS = 5
-    BIAS = 6
-    OUT = 7
-    LDO = 8
-    EPILOGUE = 9
-    SUMS = 10
-    SUMS_STRIDE = 11
+    GROUPS = 5
+    OUTPUTS = 6
+    BIAS = 7
+    OUT = 8
+    LDO = 9
+    EPILOGUE = 10
+    SUMS = 11
+    SUMS_STRIDE = 12
 
 
 def sums_size(processor: Processor) -> int:
     """Return the numbers of scratch that a thread needs for the sums of a tile."""
     return processor.row_tile * 8 * processor.lanes
-
-
-class PackedMatrix(Protocol):
-    """A matrix in panels."""
-
-    panels: torch.Tensor
-    bias: torch.Tensor | None
-    inputs: int
-    outputs: int
 
 
 class MatmulJob:
@@ -74,7 +66,14 @@ class MatmulJob:
         self._arguments = np.zeros(len(Job), np.int64)
         self._arguments[[Job.SUMS, Job.SUMS_STRIDE]] = self._sums.data_ptr(), stride
 
-    def run(self, matrix: PackedMatrix, x: torch.Tensor, out: torch.Tensor, epilogue: int) -> None:
+    def run(
+        self,
+        panels: Panels,
+        bias: torch.Tensor | None,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        epilogue: int,
+    ) -> None:
         """Multiply float32 rows ``[n, inputs]``, whose numbers are adjacent, into ``out``.
 
         Raises:
@@ -86,9 +85,9 @@ class MatmulJob:
             raise ValueError("numbers of a row are not adjacent")
         given = self._arguments
         given[: Job.SUMS] = (
-            *(x.data_ptr(), x.stride(0), x.shape[0], matrix.panels.data_ptr()),
-            *(matrix.inputs, matrix.outputs),
-            0 if matrix.bias is None else matrix.bias.data_ptr(),
+            *(x.data_ptr(), x.stride(0), x.shape[0], panels.data.data_ptr()),
+            *(panels.inputs, panels.groups, panels.outputs),
+            0 if bias is None else bias.data_ptr(),
             *(out.data_ptr(), out.stride(0), epilogue),
         )
         self._team.run(self._product, given, phases=1)

@@ -7,56 +7,18 @@ them: stored, added to a residual stream, or gate times up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.elementary import ACTIVATIONS
+from gatewayd_engine.kernels.cpu.formats import load, open_group
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, Job
+from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.cpu.team_code import Phases
-from gatewayd_engine.kernels.llvm.builder import (
-    F16,
-    F32,
-    I16,
-    I32,
-    I64,
-    Function,
-    Pointer,
-    Value,
-)
+from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 ROW_BLOCK_BYTES = 1 << 18
 """Inputs that are multiplied with a panel before the next one is read; they stay in the cache."""
-
-Load = Callable[[Function, Pointer, Value, int], tuple[Value, Value]]
-"""Loads the two vectors of a panel's weights for an input; the last argument is lanes."""
-
-
-def _f32(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
-    at = panel + k * (2 * lanes)
-    return at.vector(lanes), at.vector(lanes, lanes)
-
-
-def _bf16(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
-    pairs = (panel + k * (2 * lanes)).cast(I32).vector(lanes)
-    floats = ir.VectorType(F32, lanes)
-    return f.bits_as(pairs << 16, floats), f.bits_as(pairs & -65536, floats)
-
-
-def _f16(f: Function, panel: Pointer, k: Value, lanes: int) -> tuple[Value, Value]:
-    at, floats = panel + k * (2 * lanes), ir.VectorType(F32, lanes)
-    low, high = at.vector(lanes), at.vector(lanes, lanes)
-    return f.convert(low, "fpext", floats), f.convert(high, "fpext", floats)
-
-
-LOADS: dict[str, tuple[ir.Type, Load]] = {
-    "f32": (F32, _f32),
-    "bf16": (I16, _bf16),
-    "f16": (F16, _f16),
-}
-"""By format of ``panels``: the type of a stored number, and how it is loaded."""
-
 
 _SHARES = 4
 """Parts of a product for each thread: several, so that a thread that lost its processor does not
@@ -73,37 +35,39 @@ def panels_at_once(rows: int, processor: Processor) -> int:
     return max(1, min(4, processor.row_tile // rows))
 
 
-def add_matmul(module: ir.Module, processor: Processor, form: str) -> Function:
+def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Function:
     """Add ``matmul_FORMAT`` to a module.
 
-    Its arguments: inputs ``x`` with row stride ``ldx``, their number, panels, inputs ``K`` and
-    outputs ``N`` of the matrix, bias or null, ``out`` with row stride ``ldo``, epilogue, first and
-    end panel, scratch of ``row_tile * 8 * lanes`` numbers.
+    Its arguments: inputs ``x`` with row stride ``ldx``, their number, panels, inputs ``K``, groups
+    and outputs ``N`` of the matrix, bias or null, ``out`` with row stride ``ldo``, epilogue, first
+    and end panel, scratch of ``row_tile * 8 * lanes`` numbers.
     """
-    element, _ = LOADS[form]
     lanes, most = processor.lanes, processor.row_tile
     tiles = {n: _add_tile(module, processor, form, n) for n in range(1, most + 1)}
     few = {n: panels for n in tiles if (panels := panels_at_once(n, processor)) > 1}
     epilogue = _add_epilogue(module, lanes)
-    kinds = [[F32], I64, I64, [element], I64, I64, [F32], [F32], I64, I64, I64, I64, [F32]]
-    f = Function(module, f"matmul_{form}", kinds, is_exported=True)
-    x, ldx, rows, weights, k, n, bias, out, ldo, kind, first, end, sums = f.arguments
+    kinds = [[F32], I64, I64, [I8], I64, I64, I64, [F32], [F32], I64, I64, I64, I64, [F32]]
+    f = Function(module, f"matmul_{form.name}", kinds, is_exported=True)
+    x, ldx, rows, weights, k, groups, n, bias, out, ldo, kind, first, end, sums = f.arguments
+    stride = groups * form.header_bytes(lanes) + k * form.input_bytes(lanes)
 
     def compute(row: Value, size: int, panel: Value, panels: int) -> None:
         f.call(
             tiles[size],
             x + ldx * row,
             ldx,
-            weights + panel * k * (2 * lanes),
+            weights + panel * stride,
+            stride,
             k,
+            groups,
             sums,
-            f.constant(I64, panels),
+            f.index(panels),
         )
         for i in range(panels):
             f.call(
                 epilogue,
                 sums + i * size * 2 * lanes,
-                f.constant(I64, size),
+                f.index(size),
                 panel + i,
                 n,
                 bias,
@@ -138,10 +102,11 @@ def add_matmul(module: ir.Module, processor: Processor, form: str) -> Function:
     return f.finish()
 
 
-def add_product(module: ir.Module, processor: Processor, form: str, matmul: Function) -> None:
+def add_product(
+    module: ir.Module, processor: Processor, form: PanelFormat, matmul: Function
+) -> None:
     """Add ``product_FORMAT``, a job for a team that computes a whole product; see ``Job``."""
-    element, _ = LOADS[form]
-    f = Function(module, f"product_{form}", [[I64], I64, I64], is_exported=True)
+    f = Function(module, f"product_{form.name}", [[I64], I64, I64], is_exported=True)
     given, thread, threads = f.arguments
     sums = given.pointer(Job.SUMS, F32) + thread * given[Job.SUMS_STRIDE]
     outputs = given[Job.OUTPUTS]
@@ -152,34 +117,40 @@ def add_product(module: ir.Module, processor: Processor, form: str, matmul: Func
         f.call(
             matmul,
             *(given.pointer(Job.X, F32), given[Job.LDX], given[Job.ROWS]),
-            *(given.pointer(Job.WEIGHTS, element), given[Job.INPUTS], outputs),
+            *(given.pointer(Job.WEIGHTS, I8), given[Job.INPUTS], given[Job.GROUPS], outputs),
             *(given.pointer(Job.BIAS, F32), given.pointer(Job.OUT, F32), given[Job.LDO]),
             *(given[Job.EPILOGUE], first, end, sums),
         )
     f.finish()
 
 
-def _add_tile(module: ir.Module, processor: Processor, form: str, rows: int) -> Function:
+def _add_tile(module: ir.Module, processor: Processor, form: PanelFormat, rows: int) -> Function:
     """Add the sums of ``rows`` inputs with a number of adjacent panels: 1 or ``panels_at_once``."""
-    element, load = LOADS[form]
     lanes, several = processor.lanes, panels_at_once(rows, processor)
-    f = Function(module, f"tile_{form}_{rows}", [[F32], I64, [element], I64, [F32], I64])
-    x, ldx, weights, k, sums, given = f.arguments
+    kinds = [[F32], I64, [I8], I64, I64, I64, [F32], I64]
+    f = Function(module, f"tile_{form.name}_{rows}", kinds)
+    x, ldx, weights, stride, k, groups, sums, given = f.arguments
     inputs: list[Pointer] = [x + ldx * row for row in range(rows)]
+    size = k // groups
+    group_bytes = size * form.input_bytes(lanes) + form.header_bytes(lanes)
     for panels in {1, several}:
         with f.when(given.equals(panels)):
-            at = [weights + k * (2 * lanes * i) for i in range(panels)]
             accumulators = [
-                [(f.variable(f.zeros(lanes)), f.variable(f.zeros(lanes))) for _ in at]
+                [(f.variable(f.zeros(lanes)), f.variable(f.zeros(lanes))) for _ in range(panels)]
                 for _ in inputs
             ]
-            with f.loop(0, k) as step:
-                for i, panel in enumerate(at):
-                    halves = load(f, panel, step, lanes)
-                    for row, pairs in zip(inputs, accumulators, strict=True):
-                        value = f.splat(row[step], lanes)
-                        for half, total in zip(halves, pairs[i], strict=True):
-                            total.set(f.fma(value, half, total.get()))
+            with f.loop(0, groups) as group:
+                at = group * group_bytes
+                opened = [
+                    open_group(f, form, weights + (stride * i + at), lanes) for i in range(panels)
+                ]
+                with f.loop(0, size) as step:
+                    for i, panel in enumerate(opened):
+                        halves = load(f, form, panel, step, lanes)
+                        for row, pairs in zip(inputs, accumulators, strict=True):
+                            value = f.splat(row[group * size + step], lanes)
+                            for half, total in zip(halves, pairs[i], strict=True):
+                                total.set(f.fma(value, half, total.get()))
             for i in range(panels):
                 for number, pairs in enumerate(accumulators):
                     for side, total in enumerate(pairs[i]):

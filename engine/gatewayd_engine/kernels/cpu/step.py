@@ -91,8 +91,9 @@ class _Step:
             call_address(
                 f,
                 block[Product.FUNCTION],
-                *(x, f.index(inputs), rows, block.pointer(Product.WEIGHTS, F32)),
-                *(block[Product.INPUTS], count, block.pointer(Product.BIAS, F32)),
+                *(x, f.index(inputs), rows, block.pointer(Product.WEIGHTS, I8)),
+                *(block[Product.INPUTS], block[Product.GROUPS], count),
+                block.pointer(Product.BIAS, F32),
                 *(out, f.index(outputs), f.index(epilogue), first, end, self.sums),
             )
 

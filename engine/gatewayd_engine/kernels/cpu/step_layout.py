@@ -111,7 +111,8 @@ class Product(IntEnum):
     WEIGHTS = 1
     BIAS = 2
     INPUTS = 3
-    OUTPUTS = 4
+    GROUPS = 4
+    OUTPUTS = 5
 
 
 class Layer(IntEnum):

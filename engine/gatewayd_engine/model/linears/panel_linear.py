@@ -1,4 +1,4 @@
-"""Linear layer on panels of float weights: compiled products, batch-invariant by construction."""
+"""Linear layer on panels: compiled products in float32, batch-invariant by construction."""
 
 from __future__ import annotations
 
@@ -6,91 +6,106 @@ import torch
 
 from gatewayd_engine.kernels.cpu.code import matmul_code
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, MatmulJob
-from gatewayd_engine.kernels.cpu.panels import pack, pair_halves, smallest_exact
+from gatewayd_engine.kernels.cpu.panels import Panels, pack, pack_codes, paired_rows
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.model.weights import select_rows
+from gatewayd_hooks.quantization import GroupedWeight
 
 
 class PanelLinear:
-    """``x @ weight.T + bias`` in float32, from weights in the smallest type that is exact.
+    """``x @ weight.T + bias`` in float32, from weights as they are stored.
 
-    Checkpoints are mostly of 16 bits: their numbers are widened in registers, and a product reads
-    half the bytes. A row has the same bits in any batch and on any number of threads.
+    Checkpoints are mostly of 16 bits or fewer: numbers and codes are widened in registers, and a
+    product reads their bytes alone. Activations are not rounded. A row has the same bits in any
+    batch and on any number of threads.
 
     Args:
         team: threads that compute the product.
-        weight: float32, shape ``[out, in]``.
+        panels: the weight.
         bias: float, shape ``[out]``.
+        gate: gated activation that the product of a gate-up projection applies, as in
+            ``ModelSpec``; None for none. Its rows, and the bias, are in the order of ``paired``.
 
     Attributes:
-        inputs: size of a row of the input.
-        outputs: rows of the weight.
-        epilogue: of ``jobs``; a gate halves the size of the output.
-        form: how the weights are stored.
-        panels: the weights.
+        team, panels: as given.
         bias: padded to whole panels; None for none.
+        epilogue: of ``jobs``.
     """
 
-    __slots__ = ("_job", "bias", "epilogue", "form", "inputs", "outputs", "panels", "team")
+    __slots__ = ("_job", "bias", "epilogue", "panels", "team")
     rounds_inputs = False
 
     def __init__(
-        self, team: ThreadTeam, weight: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        team: ThreadTeam,
+        panels: Panels,
+        bias: torch.Tensor | None = None,
+        gate: str | None = None,
     ) -> None:
-        lanes = team.processor.lanes
-        self.team = team
-        self.outputs, self.inputs = weight.shape
-        weight = weight.float()
-        self.form = smallest_exact(weight)
-        self.panels = pack(weight, self.form, lanes)
+        self.team, self.panels = team, panels
         self.bias = None
         if bias is not None:
-            self.bias = torch.zeros(len(self.panels) * 2 * lanes)
-            self.bias[: self.outputs] = bias
-        self.epilogue = STORE
-        self._job = MatmulJob(team, matmul_code(team.processor, self.form.name), self.form.name)
+            self.bias = torch.zeros(len(panels.data) * 2 * team.processor.lanes)
+            self.bias[: panels.outputs] = bias
+        self.epilogue = STORE if gate is None else GATES[gate]
+        name = panels.form.name
+        self._job = MatmulJob(team, matmul_code(team.processor, panels.form), name)
 
     @property
     def nbytes(self) -> int:
         """See ``LinearOp``."""
-        return self.panels.nbytes + (0 if self.bias is None else self.bias.nbytes)
+        return self.panels.data.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     @property
     def is_gated(self) -> bool:
-        """Whether the product applies a gated activation; see ``fuse_gate``."""
-        return self.epilogue not in (STORE, ADD)
+        """Whether the product applies a gated activation; outputs are then ``[n, out / 2]``."""
+        return self.epilogue != STORE
 
     @property
     def function(self) -> int:
         """Address of the compiled product, for fused steps."""
         return self._job.matmul
 
-    def fuse_gate(self, name: str) -> bool:
-        """Let the product of a gate-up projection apply the gated activation, if it can.
-
-        Args:
-            name: of the activation, as in ``ModelSpec``.
-
-        Returns:
-            Whether it can; then outputs are ``[n, out / 2]``.
-        """
-        lanes = self.team.processor.lanes
-        if name not in GATES or self.outputs % (2 * lanes):
-            return False
-        self.panels = pair_halves(self.panels, self.form, lanes)
-        if self.bias is not None:
-            self.bias = self.bias.view(2, -1, lanes).transpose(0, 1).reshape(-1)
-        self.epilogue = GATES[name]
-        return True
-
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
         if out is None:
-            width = self.outputs // 2 if self.is_gated else self.outputs
-            out = x.new_empty(x.shape[0], width)
-        self._job.run(self, x, out, self.epilogue)
+            outputs = self.panels.outputs
+            out = x.new_empty(x.shape[0], outputs // 2 if self.is_gated else outputs)
+        self._job.run(self.panels, self.bias, x, out, self.epilogue)
         return out
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
-        self._job.run(self, x, onto, ADD)
+        self._job.run(self.panels, self.bias, x, onto, ADD)
         return None
+
+
+def panel_linear(
+    team: ThreadTeam,
+    weight: torch.Tensor | GroupedWeight,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> PanelLinear | None:
+    """Pack a weight into a linear layer; None if panels cannot hold its format.
+
+    Args:
+        team: threads that compute the product.
+        weight: shape ``[out, in]``.
+        bias: float, shape ``[out]``.
+        activation: gated activation behind a gate-up projection, which the product applies if it
+            can; None for none.
+    """
+    lanes = team.processor.lanes
+    rows = len(weight.codes if isinstance(weight, GroupedWeight) else weight)
+    gate = activation if activation in GATES and rows % (2 * lanes) == 0 else None
+    if gate is not None:
+        order = paired_rows(rows, lanes)
+        selected = select_rows(weight, order)
+        if not isinstance(selected, torch.Tensor | GroupedWeight):
+            raise TypeError(f"{type(selected).__name__} is no weight of panels")
+        weight, bias = selected, None if bias is None else bias[order]
+    if isinstance(weight, GroupedWeight):
+        panels = pack_codes(weight, lanes)
+    else:
+        panels = pack(weight.float(), lanes)
+    return None if panels is None else PanelLinear(team, panels, bias, gate)

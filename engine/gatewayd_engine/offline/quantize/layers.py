@@ -153,7 +153,13 @@ class _WatchedParts(PlainParts):
         self._name = matrix.name
         return weight
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+    def linear(
+        self,
+        weight: Weight,
+        bias: torch.Tensor | None,
+        dtype: torch.dtype,
+        activation: str | None = None,
+    ) -> LinearOp:
         """See ``LayerParts``."""
         # Cleared, so that a layer without the call does not inherit the name.
         name, self._name = self._name, ""

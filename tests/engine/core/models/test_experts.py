@@ -42,15 +42,6 @@ def int8_inputs(linear: Linear) -> Linear:
     return rounding
 
 
-def bfloat16_inputs(linear: Linear) -> Linear:
-    """Inputs and what is made of them are numbers of bfloat16."""
-
-    def rounding(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
-        return linear(x.bfloat16().float(), weight, bias).bfloat16().float()
-
-    return rounding
-
-
 class Scheme(NamedTuple):
     """A quantizer, whether the head is rounded, and what its product does to inputs."""
 
@@ -61,10 +52,9 @@ class Scheme(NamedTuple):
 
 SCHEMES = {
     "int8": Scheme(StrategyChoice("int8"), inputs=int8_inputs),
-    "int4": Scheme(StrategyChoice("int4", {"group_size": 32}), False, bfloat16_inputs),
+    "int4": Scheme(StrategyChoice("int4", {"group_size": 32}), False),
     "int4, all, even": Scheme(
-        StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True}),
-        inputs=bfloat16_inputs,
+        StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True})
     ),
     "fp8": Scheme(StrategyChoice("fp8")),
     "fp8 in bytes": Scheme(StrategyChoice("fp8", {"packed": True})),

@@ -84,14 +84,14 @@ ON_LOAD: dict[str, tuple[StrategyChoice, Bytes, Bytes]] = {
     "int4": (
         StrategyChoice("int4"),
         lambda n, k: n * k // 2 + 4 * n * k // 128,
-        lambda n, k: 4 * n * k,
+        lambda n, k: 2 * n * k,
     ),
     "int4, the head too": (
         StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True}),
-        lambda n, k: n * k // 2 + 4 * n * k // 32,
-        lambda n, k: n * k // 2 + 4 * n * k // 32,
+        lambda n, k: n * k // 2 + 2 * n * k // 32,
+        lambda n, k: n * k // 2 + 2 * n * k // 32,
     ),
-    "sparse24": (StrategyChoice("sparse24"), lambda n, k: 4 * n * k, lambda n, k: 4 * n * k),
+    "sparse24": (StrategyChoice("sparse24"), lambda n, k: 2 * n * k, lambda n, k: 2 * n * k),
 }
 
 
@@ -160,10 +160,11 @@ def test_what_else_is_rounded_while_loading_answers_and_tells_what_it_takes(
     assert ours.core.strategies.identify() != floats.core.strategies.identify()
 
 
-def test_int8_is_the_embedded_model_in_a_third_of_its_memory(engine: Make) -> None:
+def test_int8_is_the_embedded_model_in_less_memory(engine: Make) -> None:
     ours = engine(quantizer=INT8)
     floats = engine()
-    assert ours.info.weight_bytes < 0.35 * floats.info.weight_bytes
+    # Floats are of 16 bits, but for the embedding.
+    assert ours.info.weight_bytes < 0.62 * floats.info.weight_bytes
     assert ours.info.num_parameters == floats.info.num_parameters
     (row,) = [row for row in ours.core.strategies.report() if row.kind == "quantizer"]
     assert (row.name, row.state) == ("int8", "active")

@@ -19,6 +19,7 @@ from gatewayd_engine.core.lifecycle import SequenceLifecycle
 from gatewayd_engine.core.operator_actions import OperatorActions
 from gatewayd_engine.core.prompt_compaction import Compactor
 from gatewayd_engine.core.step_completion import NO_STATS, StepCompletion
+from gatewayd_engine.core.step_planning import StepPlanning
 from gatewayd_engine.core.telemetry.engine_seconds import EndedSequence, EngineTimeAccounting
 from gatewayd_engine.core.telemetry.inspection import Inspection
 from gatewayd_engine.core.telemetry.prefix_tree import PrefixTreeBrowser
@@ -39,23 +40,20 @@ from gatewayd_engine.process.messages import (
     Submit,
     TenantQuota,
 )
-from gatewayd_engine.process.plugin_faults import RequestRejected, attribute_faults
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.runner.cpu import StepRunner
 from gatewayd_engine.scheduling.placement import Placement
-from gatewayd_engine.scheduling.plan_check import IdleLimit, check
 from gatewayd_engine.scheduling.request_check import check_submission, make_sequences
 from gatewayd_engine.scheduling.tenant_quotas import TenantQuotas, has_started
 from gatewayd_engine.speculation.proposer import Speculation
-from gatewayd_engine.state.in_flight import InFlight, InFlightSteps, mark_launched
+from gatewayd_engine.state.in_flight import InFlightSteps, mark_launched
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
-from gatewayd_engine.state.step_batch import StepBatch, gather
+from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_engine.strategies.recovery import launch_isolating
 from gatewayd_hooks.guiding import GuideSpec
-from gatewayd_hooks.scheduling import Plan
-from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 # Initial capacity of the queue, which doubles when it is full; `EngineResources.slots` announces
@@ -152,7 +150,18 @@ class EngineCore:
             self._queue, self._pages, self._placement.prefixes, self._inspection
         )
         self._step_counts = StepCounts()
-        self._idle_limit = IdleLimit()
+        self._planning = StepPlanning(
+            self._queue,
+            self._rows,
+            self._pages,
+            self._placement,
+            strategies,
+            self._lifecycle,
+            self._speculation,
+            self.operator,
+            self._attribution,
+            self._runner.reads_tables,
+        )
         self._flight: InFlightSteps | None = None
 
     def _uncached(self, slot: int) -> int:
@@ -187,7 +196,7 @@ class EngineCore:
                 sequence.grammar = grammar
         # The time limit of a scheduler that plans nothing must not include the time without work.
         if not self.has_work:
-            self._idle_limit.restart()
+            self._planning.idle_limit.restart()
         self._lifecycle.submit(sequences, front=message.has_returned)
         # After submission, because only live sequences can be paused; none has been planned yet.
         if message.is_held:
@@ -238,7 +247,7 @@ class EngineCore:
     def resume(self, sequence_ids: list[int]) -> None:
         """Resume sequences that an operator paused; other ids are ignored."""
         if not self.has_work:
-            self._idle_limit.restart()
+            self._planning.idle_limit.restart()
         self.operator.resume_sequences(sequence_ids)
 
     @property
@@ -369,7 +378,8 @@ class EngineCore:
         # Plan and launch: at most one other step is in flight meanwhile.
         before = self._flight
         if before is None or self._may_overlap():
-            batch = self._recovery.fenced(self._next_batch, redo=True)
+            plan = partial(self._planning.next_batch, is_in_flight=before is not None)
+            batch = self._recovery.fenced(plan, redo=True)
             is_none = batch is None or not len(batch)
             self._flight = None if batch is None or is_none else self._launch(batch, began)
             # Asked again: where the next step cannot overlap, this one completes at once.
@@ -414,48 +424,6 @@ class EngineCore:
             and not self._speculation.is_on
             and not self._compactor.is_on
             and not self._placement.growth.may_preempt
-        )
-
-    def _next_batch(self) -> StepBatch | None:
-        queue, view = self._queue, self._queue.view
-        try:
-            self.operator.pause_pending()
-        # The step in flight computes a sequence to be paused, and must complete first.
-        except InFlight:
-            return None
-        # Without this an empty plan would be held against the scheduler.
-        if len(queue.paused) == len(queue):
-            return None
-        self._placement.deferral.review()
-        view.free_pages = self._pages.num_available
-        view.now = time.monotonic()
-        with attribute_faults(Kind.SCHEDULER):
-            plan: Plan = self.strategies.plan.schedule(view)
-            check(plan, queue)
-        try:
-            slots, counts = self._placement.place(plan)
-        # The same for a sequence to be preempted: the next call plans again.
-        except InFlight:
-            return None
-        self._attribution.record_plan(int(counts.sum()))
-        # A scheduler may plan nothing while a tier, a compilation or the step in flight is awaited.
-        waits = self._placement.deferral.waits_for_external or self._flight is not None
-        self._idle_limit.record(is_idle=not len(slots) and not waits)
-        if not len(slots):
-            return None
-        # After placement: drafts use only tokens and pages that the plan has left.
-        drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)
-        return gather(
-            self._rows,
-            slots,
-            queue.row[slots],
-            queue.ids[slots],
-            view.num_computed[slots],
-            counts,
-            view.num_tokens[slots],
-            drafts,
-            None if self._flight is None else queue.placeholders[slots],
-            self._runner.reads_tables,
         )
 
     def _names_of(self, sequence_id: int) -> Names:

@@ -16,6 +16,9 @@ from gatewayd.cli.doctor import (
     gpu as checks_gpu,
 )
 from gatewayd.cli.doctor import (
+    kernels as checks_kernels,
+)
+from gatewayd.cli.doctor import (
     service as checks_service,
 )
 from gatewayd.cli.doctor import (
@@ -28,6 +31,7 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     checks.python,
     checks.torch,
     checks.cpu,
+    checks_kernels.kernels,
     checks_gpu.gpu,
     checks.memory,
     checks.descriptors,

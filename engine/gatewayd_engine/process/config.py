@@ -89,8 +89,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     kv_bytes: int | None = None
     """None uses 1 GiB on a CPU, and the remaining memory on a GPU."""
     copy_bytes: int | None = None
-    """Memory of the contiguous copies of decoding contexts, on a CPU; None allows as much as the
-    pool has, and 1 GiB where that is less and the decoded numbers are larger."""
+    """Memory of the contiguous copies of decoding contexts, for attention in torch on a CPU; None
+    allows as much as the pool has, and 1 GiB where that is less and decoded numbers are larger."""
     gpu_memory_utilization: float = 0.9
     """Share of a GPU's memory for the engine, if ``kv_bytes`` is None."""
     draft_bytes: int | None = None
@@ -107,7 +107,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     max_model_len: int | None = None
     """None uses the model's context length."""
     threads: int | None = None
-    """torch's threads; None lets the engine choose."""
+    """Threads of steps on a CPU; None lets the engine choose."""
     seed: int = 0
     """Seed from which each request without one gets its own, in order of arrival; 0 draws another
     one at each start. Dummy weights are made from it as it is, 0 included."""

@@ -1,4 +1,4 @@
-"""Attention in plain torch: the CPU backend, and the reference for every other backend.
+"""Attention in plain torch: CPU steps that run layer by layer, and the reference of all backends.
 
 Decoding sequences are attended in a few groups (``decode_groups``) instead of one by one, padded
 to the longest context and the most drafts of the group, with a mask over the padding. Prefill

@@ -1,4 +1,4 @@
-"""Factories of a decoder's operations: plain torch on a CPU, fused kernels on a GPU."""
+"""Factories of a decoder's operations: plain torch for CPUs, fused kernels for GPUs."""
 
 from __future__ import annotations
 

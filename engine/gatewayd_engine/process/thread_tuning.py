@@ -1,9 +1,10 @@
 """Choice of the number of threads of each step by recent measurements.
 
 Two threads halve the time of a step on an idle machine. Once another process needs a core, every
-operation waits for the thread that was descheduled, and the step takes three times as long as on
-one thread. Which case applies cannot be known in advance, so it is measured: steps of similar size
-are compared, and the slower choice is retried at intervals.
+operation of torch waits for the thread that was descheduled, and the step takes three times as long
+as on one thread; compiled kernels wait only while that thread has a part of the work. Which case
+applies cannot be known in advance, so it is measured: steps of similar size are compared, and the
+slower choice is retried at intervals.
 """
 
 from __future__ import annotations

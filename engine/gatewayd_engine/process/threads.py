@@ -3,7 +3,8 @@
 OpenMP workers that spin indefinitely while waiting stall as soon as another process needs their
 core, as the gateway and its clients do. Workers that sleep at once are woken 150 times per step,
 which takes longer than their work. So they spin for a moment, then sleep; ``thread_tuning``
-decides step by step whether a single thread is faster.
+decides step by step whether a single thread is faster. Compiled steps have threads of their own
+(``kernels.cpu.team``), next to which torch keeps to one.
 
 Every operation of a step allocates its result, and the next step frees it. By default glibc
 returns large blocks to the system each time, and gets them again as pages to be zeroed: a third of

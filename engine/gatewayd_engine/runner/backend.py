@@ -1,4 +1,4 @@
-"""Compute backends: a CPU with torch, or a GPU with fused kernels."""
+"""Compute backends: a CPU with compiled kernels or torch, or a GPU with fused kernels."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Backend(Protocol):
 
 
 class CpuBackend:
-    """CPU backend in torch.
+    """CPU backend: compiled kernels where the processor and the model have them, else torch.
 
     Args:
         config: configuration of the engine.

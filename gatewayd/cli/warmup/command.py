@@ -37,7 +37,8 @@ def warmup(
 
     What is compiled and measured stays on disk, so that the daemon's next start on this machine
     takes seconds. Run it with the daemon's configuration, as the daemon's user: after an
-    installation, and when torch, Triton or FlashInfer have changed. On a CPU nothing is compiled.
+    installation, and when torch, Triton or FlashInfer have changed. On a CPU there is nothing to
+    tune, and kernels are compiled in a second or two.
     """
     given = {"model.path": None if model is None else str(model), "engine.device": device}
     flags = {key: value for key, value in given.items() if value is not None}

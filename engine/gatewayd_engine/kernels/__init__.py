@@ -1,1 +1,1 @@
-"""Fused Triton kernels around matmuls and attention, with reference implementations in torch."""
+"""Fused kernels: Triton ones for GPUs with torch implementations, and compiled ones for CPUs."""

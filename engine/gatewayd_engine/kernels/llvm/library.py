@@ -63,19 +63,34 @@ def load_or_compile(
         compile_code: returns an object file.
     """
     path = _cache_path(processor, what)
-    try:
-        code = path.read_bytes()
-        digest, code = code[:32], code[32:]
-        if hashlib.sha256(code).digest() == digest:
-            return Library(code)
-        _log.warning("compiled kernels in %s are damaged; they are compiled again", path)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        _log.warning("cannot read compiled kernels: %s", error)
+    found = _read(path)
+    if found is not None:
+        return Library(found)
     code = compile_code()
     _store(path, hashlib.sha256(code).digest() + code)
     return Library(code)
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the machine code of a file; None if there is none, or none to be trusted."""
+    try:
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            content = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        _log.warning("cannot read compiled kernels: %s", error)
+        return None
+    # It is executed: another user must not have written it.
+    if os.name == "posix" and (state.st_uid != os.geteuid() or state.st_mode & 0o022):
+        _log.warning("%s belongs to, or can be written by, other users; it is not used", path)
+        return None
+    digest, code = content[:32], content[32:]
+    if hashlib.sha256(code).digest() != digest:
+        _log.warning("compiled kernels in %s are damaged; they are compiled again", path)
+        return None
+    return code
 
 
 def _store(path: Path, content: bytes) -> None:
@@ -93,14 +108,15 @@ def _store(path: Path, content: bytes) -> None:
 def _cache_path(processor: Processor, what: Sequence[object]) -> Path:
     import llvmlite
 
-    key = repr((_sources(), llvmlite.__version__, processor, *what))
+    key = repr((sources_digest(), llvmlite.__version__, processor, *what))
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "gatewayd" / "kernels" / f"{name}.o"
 
 
 @cache
-def _sources() -> str:
+def sources_digest() -> str:
+    """Return a digest of the kernels' sources: other sources, other code, perhaps other bits."""
     digest = hashlib.sha256()
     for package in _SOURCES:
         for path in sorted((_KERNELS / package).glob("*.py")):

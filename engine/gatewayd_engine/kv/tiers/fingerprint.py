@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from gatewayd_engine.kernels.llvm.library import sources_digest
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.settings import decode
@@ -32,7 +33,10 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     """
     digest = hashlib.blake2b(_FORM, digest_size=32)
     # Instruction sets differ in the order of additions, and so in the last bits.
-    capability = "" if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
+    capability, kernels = "", ""
+    if config.device == "cpu":
+        capability = torch.backends.cpu.get_cpu_capability()
+        kernels = sources_digest() if config.cpu_kernels == "auto" else config.cpu_kernels
     numbers = (
         config.page_size,
         # Selects the frequencies of longrope.
@@ -40,7 +44,7 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
         # Dummy weights are drawn from the seed, and have no files to identify them.
         config.seed if config.dummy_weights else None,
     )
-    for part in (torch.__version__, capability, config.device, config.dtype, *numbers):
+    for part in (torch.__version__, capability, kernels, config.device, config.dtype, *numbers):
         digest.update(repr(part).encode() + b"\0")
     for form in forms:
         digest.update(form.encode() + b"\0")

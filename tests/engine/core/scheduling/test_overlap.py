@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP, SwapStrategy
 from gatewayd_engine.runner.cpu import Runner
@@ -142,19 +143,17 @@ def test_numbers_that_go_wrong_end_their_request_alone(
 ) -> None:
     engine = make_engine()
     runner = runner_of(engine)
-    project = runner._decoder.logits
+    forward, calls = runner._forward, 0
 
-    calls = 0
-
-    def poisoned(hidden: torch.Tensor) -> torch.Tensor:
+    def poisoned(*args: Any) -> StepOutputs:
         nonlocal calls
         calls += 1
-        logits: torch.Tensor = project(hidden)
+        outputs: StepOutputs = forward(*args)
         if calls == 5:
-            logits[3] = torch.nan
-        return logits
+            outputs.logits[3] = outputs.best[3] = torch.nan
+        return outputs
 
-    monkeypatch.setattr(runner._decoder, "logits", poisoned)
+    monkeypatch.setattr(runner, "_forward", poisoned)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     done = engine.run()
     failed = [k for k, i in enumerate(ids) if done[i].finished.error]

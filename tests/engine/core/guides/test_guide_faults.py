@@ -262,15 +262,15 @@ def test_numbers_that_went_wrong_are_no_fault_of_the_guide(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = with_guide(make_engine())
-    decoder = engine.core._runner._decoder
-    logits = decoder.logits
+    runner = engine.core._runner
+    forward = runner._forward
 
-    def spoilt(hidden: Any) -> Any:
-        found = logits(hidden)
-        found[0] = float("nan")
-        return found
+    def spoilt(*args: Any) -> Any:
+        outputs = forward(*args)
+        outputs.logits[0] = outputs.best[0] = float("nan")
+        return outputs
 
-    monkeypatch.setattr(decoder, "logits", spoilt)
+    monkeypatch.setattr(runner, "_forward", spoilt)
     sequence = submit(engine, 0)
     assert engine.run()[sequence].finished.error[0] == "numerical_error"
     assert engine.core.stats.faults == 0

@@ -43,15 +43,32 @@ class FusedAttention:
         self._selection = selection
         self._pool = pool
         self.rows: PagedRows | None = None
+        self._was_fused = True
+
+    @property
+    def planned(self) -> PagedRows:
+        """Return ``rows`` of a step that fits.
+
+        Raises:
+            ValueError: it is attended layer by layer.
+        """
+        if self.rows is None:
+            raise ValueError("the step is attended layer by layer")
+        return self.rows
+
+    def fits(self, batch: StepBatch) -> bool:
+        """Whether a fused step can compute a batch."""
+        return self._compression.selecting is None and batch.fronts is None
 
     def plan(self, batch: StepBatch) -> None:
         """Plan the attention of one step; see ``AttentionBackend``."""
-        was_fused = self.rows is not None
+        fits = self.fits(batch)
+        if fits != self._was_fused:
+            # Fused steps append to pages alone, so copies of contexts lack their tokens.
+            self._by_layer.discard_copies()
+            self._was_fused = fits
         self.rows = None
-        if self._compression.selecting is not None or batch.fronts is not None:
-            if was_fused:
-                # Fused steps append to pages alone, so copies of contexts lack their tokens.
-                self._by_layer.discard_copies()
+        if not fits:
             self._by_layer.plan(batch)
             return
         # It learns from this call that there is no strategy any more.

@@ -28,6 +28,7 @@ class HostTransfers:
     Attributes:
         pending: whether there are requests that were not waited for.
         on_copied: called with the number of pages copied and the seconds that took.
+        settle: called before pages are read: a step that still computes may write to them.
     """
 
     _target: NDArray[np.uint8]
@@ -40,6 +41,7 @@ class HostTransfers:
     _seconds: float = 0.0
     pending: bool = False
     on_copied: Callable[[int, float], None] = lambda pages, seconds: None
+    settle: Callable[[], None] = lambda: None
 
     def add(
         self,
@@ -113,6 +115,7 @@ class HostTransfers:
     def copy_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
         """Copy pages to the host, so that they can be reused; ``add`` copies them back."""
         self.wait()
+        self.settle()
         began = time.perf_counter()
         # Indexing with a list copies, so the pages may be overwritten afterwards.
         copy = self._target[pages].reshape(len(pages), -1)
@@ -125,6 +128,7 @@ class HostTransfers:
 
     def read(self, page: int) -> NDArray[np.uint8]:
         """Return a page's bytes, valid until the page is written to."""
+        self.settle()
         found: NDArray[np.uint8] = self._target[page].reshape(-1)
         return found
 

@@ -78,7 +78,19 @@ class KvPool:
         """Copy a whole page, all layers, for copy-on-write."""
         # The source may still be the target of a pending copy.
         self.transfers.wait()
+        self.settle()
         self.data[target].copy_(self.data[source])
+
+    def zero_page(self, page: int) -> None:
+        """Zero a whole page, all layers."""
+        self.settle()
+        # As bytes, because 8-bit floats support few operations.
+        self.data[page].view(torch.uint8).zero_()
+
+    def settle(self) -> None:
+        """Wait for a step that still computes; on a CPU no stream orders steps and copies."""
+        if isinstance(self.transfers, HostTransfers):
+            self.transfers.settle()
 
 
 def page_bytes(

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.cpu.code import step_code
-from gatewayd_engine.kernels.cpu.jobs import sums_size
 from gatewayd_engine.kernels.cpu.step_layout import (
     ARGUMENTS,
     LAYER_SIZE,
@@ -100,8 +99,6 @@ class FusedStep:
         self._team = team
         self._function = step_code(team.processor, shape).address("step")
         self._blocks = blocks
-        stride = sums_size(team.processor)
-        self._sums = torch.empty(team.size * stride)
         self._phases = shape.num_layers * PHASES_PER_LAYER + OTHER_PHASES
         self._rope = decoder.rotary.by_pair()
         self._given = given = np.zeros(ARGUMENTS, np.int64)
@@ -111,19 +108,38 @@ class FusedStep:
         self._head = np.zeros(len(Product), np.int64)
         _describe(head, self._head)
         given[Argument.HEAD] = self._head.ctypes.data
-        given[Argument.SUMS], given[Argument.SUMS_STRIDE] = self._sums.data_ptr(), stride
+        given[Argument.SUMS] = team.sums.ctypes.data
+        given[Argument.SUMS_STRIDE] = team.sums.shape[1]
         self._scores = torch.empty(0)
         self._buffers: tuple[torch.Tensor, ...] = ()
         self._most_rows = 0
 
+    @property
+    def threads(self) -> int:
+        """Threads that compute the next steps."""
+        return self._team.threads
+
     def run(self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]) -> StepOutputs:
-        """Compute a step.
+        """Compute a step; see ``start``."""
+        outputs = self.start(stream, rows, wanted)
+        self.join()
+        return outputs
+
+    def join(self) -> None:
+        """Wait for the end of the step that was started last, and help to compute it."""
+        self._team.join()
+
+    def start(
+        self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]
+    ) -> StepOutputs:
+        """Start a step, whose outputs are complete after ``join``.
 
         Args:
             stream: embeddings of the tokens, float32, shape ``[rows, hidden]``; overwritten.
             rows: where they belong.
             wanted: indices of the rows that get logits, shape ``[wanted]``.
         """
+        self._team.join()  # before its buffers are replaced by larger ones
         given, count, n = self._given, stream.shape[0], len(wanted)
         normed = torch.empty_like(stream)
         selected = stream.new_empty(n, self.shape.hidden)
@@ -148,8 +164,11 @@ class FusedStep:
             given[Argument.VISIBLE] = rows.visible.ctypes.data
             given[Argument.VISIBLE_STRIDE] = rows.visible.shape[1]
             given[Argument.DRAFTS] = rows.drafts.ctypes.data
-        self._team.run(self._function, given, self._phases)
-        return StepOutputs(normed, logits, best, tokens)
+        outputs = StepOutputs(normed, logits, best, tokens)
+        live = self, stream, rows, wanted, selected, outputs
+        owners = self._blocks, self._head
+        self._team.start(self._function, given, self._phases, live, owners)
+        return outputs
 
     def _reserve(self, count: int, rows: PagedRows) -> None:
         """Grow the scratch memory of rows, and of the scores of their contexts."""

@@ -127,7 +127,9 @@ class CpuBackend:
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``."""
         # Thread tuning of its own: a token takes another time than one of the served model.
-        return RowModel(decoder, max_running, max_model_len, self._pace(is_fused=False))
+        return RowModel(
+            decoder, max_running, max_model_len, self._pace(is_fused=self._team is not None)
+        )
 
     def runner(
         self,

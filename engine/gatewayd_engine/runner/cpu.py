@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -11,17 +13,19 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.compaction_queries import Ask, CompactionQueries
 from gatewayd_engine.attention.fused import FusedAttention
+from gatewayd_engine.kv.host_transfers import HostTransfers
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.fused_step import FusedStep, StepOutputs
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
+from gatewayd_engine.runner.cpu_steps import StepInFlight, check_chunks, needs_tokens_alone
 from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.sampling.token_picker import TokenPicker
+from gatewayd_engine.sampling.token_picker import TokenPicker, draw_into
 from gatewayd_engine.sampling.verified_drafts import record_failed, tokens_to_verify, verify
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -79,9 +83,12 @@ class StepRunner(Protocol):
 
 
 class Runner:
-    """Synchronous runner of model, attention and sampler: ``launch`` computes the whole step."""
+    """Runner of model, attention and sampler.
 
-    overlaps = False
+    ``launch`` computes the whole step, or starts it where a fused step yields tokens alone: then
+    one thread plans the next step while the others compute, and joins them afterwards.
+    """
+
     verifies_all = True
     reads_tables = True
     shows_hidden = True
@@ -106,6 +113,14 @@ class Runner:
         self._choice = TokenPicker(rows)
         # The last token of each row, for steps that are launched before it is recorded.
         self._sampled = np.zeros(len(rows.seed), np.int32)
+        self._in_flight: StepInFlight | None = None
+        if fused is not None and isinstance(pool.transfers, HostTransfers):
+            pool.transfers.settle = fused.join
+
+    @property
+    def overlaps(self) -> bool:
+        """See ``StepRunner``; not with grammars, whose forced tokens follow from the last one."""
+        return self._fused is not None and not self._processors.guides_any
 
     def most_drafts(self, num_lines: int) -> int:
         """See ``StepRunner``; bounded only by the length of a row."""
@@ -113,15 +128,45 @@ class Runner:
 
     def launch(self, batch: StepBatch) -> Launched:
         """See ``StepRunner``."""
-        return Done(self.run(batch))
+        if self._in_flight is not None:
+            # Its tokens are inputs of this step.
+            self._in_flight.result()
+            self._in_flight = None
+        attention = self._attention
+        if (
+            self._fused is None
+            or not self.overlaps
+            or not isinstance(attention, FusedAttention)
+            or not attention.fits(batch)
+            or not needs_tokens_alone(batch, self._rows, self._processors)
+        ):
+            return Done(self.run(batch))
+        self._in_flight = self._started(batch, attention, self._fused)
+        return self._in_flight
+
+    @torch.inference_mode()
+    def _started(
+        self, batch: StepBatch, attention: FusedAttention, fused: FusedStep
+    ) -> StepInFlight:
+        self._fill_unknown(batch)
+        self._pace.start_step(len(batch.ids))
+        attention.plan(batch)
+        lines = np.flatnonzero(batch.samples)
+        settings = self._choice.settings(batch.rows[lines])
+        stream = self._decoder.embed(torch.from_numpy(batch.ids))
+        outputs = fused.start(stream, attention.planned, batch.last[lines])
+        end = self._pace.end_step
+        return StepInFlight(fused, batch, lines, outputs, settings, self._sampled, end)
+
+    def _fill_unknown(self, batch: StepBatch) -> None:
+        """Fill in tokens that the previous step sampled, and whose result is not committed yet."""
+        if batch.unknown is not None:
+            batch.ids[batch.last[batch.unknown]] = self._sampled[batch.rows[batch.unknown]]
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
         """Compute a batch. After an exception the same batch may be run again."""
-        # Placeholders of tokens that the previous step sampled and whose results are not committed
-        # yet.
-        if batch.unknown is not None:
-            batch.ids[batch.last[batch.unknown]] = self._sampled[batch.rows[batch.unknown]]
+        self._fill_unknown(batch)
         self._pace.start_step(len(batch.ids))
         try:
             result = self._run(batch)
@@ -183,7 +228,7 @@ class Runner:
         result = StepResult(hidden=hidden)
         # The logits of sequences that sample are checked anyway.
         if len(lines) < len(batch):
-            self._check_chunks(batch, hidden, result)
+            check_chunks(batch, hidden, result)
         report_prompts(batch, self._rows, lambda at: self._decoder.logits(hidden[at]), result)
         if spans := pool_spans(batch, self._rows):
             record_pooled(spans, pool(hidden, spans), result)
@@ -199,22 +244,25 @@ class Runner:
         rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
         if self._fused is not None and rows is not None:
             return self._fused.run(self._decoder.embed(ids), rows, wanted)
-        hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
+        with self._torch_threads():
+            hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
         # A pure decode batch needs no gather.
         index = slice(None) if len(wanted) == len(hidden) else torch.from_numpy(wanted)
         logits = self._decoder.logits(hidden[index])
         best, tokens = logits.max(-1)
         return StepOutputs(hidden, logits, best, tokens)
 
-    def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
-        """Fail prompts with NaN before their pages can be shared with other sequences.
-
-        The last token of a chunk attends to all tokens before it, so NaN propagates to it.
-        """
-        lines = np.flatnonzero(~batch.samples)
-        sums = hidden[torch.from_numpy(batch.last[lines])].sum(-1)
-        for i in np.flatnonzero(~torch.isfinite(sums).numpy()).tolist():
-            result.failed.append((int(lines[i]), *NOT_FINITE))
+    @contextmanager
+    def _torch_threads(self) -> Iterator[None]:
+        """Let torch use the step's threads for layers that are not fused, and then one again."""
+        if self._fused is None:
+            yield
+            return
+        torch.set_num_threads(self._fused.threads)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(1)
 
     def _sample(
         self, batch: StepBatch, lines: NDArray[np.int64], outputs: StepOutputs, result: StepResult
@@ -235,7 +283,7 @@ class Runner:
         # Position of the sampled token, which keys its random number together with the seed.
         positions = (batch.starts + batch.counts)[lines]
         is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
-        self._choice.draw_into(tokens, best, logits, row, positions, is_bad)
+        draw_into(tokens, best, logits, self._choice.settings(row), positions, is_bad)
         # One reduction for the whole batch; rows are examined only if any is not finite.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():

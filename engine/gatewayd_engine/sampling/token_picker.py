@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,57 @@ from numpy.typing import NDArray
 from gatewayd_engine.sampling.random import TOKEN, uniform
 from gatewayd_engine.sampling.sampler import distribution, invert, sample
 from gatewayd_engine.state.running_batch import RunningBatch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DrawSettings:
+    """Sampling parameters of some rows, each of shape ``[n]``."""
+
+    is_greedy: NDArray[np.bool_]
+    is_filtered: NDArray[np.bool_]
+    seed: NDArray[np.uint64]
+    temperature: NDArray[np.float32]
+    top_k: NDArray[np.int64]
+    top_p: NDArray[np.float32]
+    min_p: NDArray[np.float32]
+
+
+def draw_into(
+    tokens: torch.Tensor,
+    best: torch.Tensor,
+    logits: torch.Tensor,
+    settings: DrawSettings,
+    positions: NDArray[np.int64],
+    is_bad: NDArray[np.bool_] | None = None,
+) -> None:
+    """Replace the likeliest tokens of rows that are not greedy by random ones.
+
+    Args:
+        tokens: the likeliest tokens, int64, shape ``[n]``.
+        best: their logits, shape ``[n]``.
+        logits: float32, shape ``[n, vocab]``.
+        settings: of the rows.
+        positions: positions of the tokens, shape ``[n]``.
+        is_bad: see ``TokenPicker.tokens``.
+    """
+    drawing = np.flatnonzero(~settings.is_greedy)
+    if is_bad is not None:
+        drawing = drawing[~is_bad[drawing]]
+    if len(drawing):
+        # Nothing can be drawn from logits that are not finite; their requests fail.
+        drawing = drawing[torch.isfinite(best).numpy()[drawing]]
+    # Separately: filters sort the tokens, and the same random number selects another token in
+    # sorted order.
+    is_filtered = settings.is_filtered[drawing]
+    for alike, filters in ((drawing[~is_filtered], False), (drawing[is_filtered], True)):
+        if not len(alike):
+            continue
+        index = torch.from_numpy(alike)
+        random = torch.from_numpy(uniform(settings.seed[alike], positions[alike], TOKEN))
+        columns = (settings.top_k, settings.top_p, settings.min_p) if filters else ()
+        temperature = torch.from_numpy(settings.temperature[alike])
+        limits = [torch.from_numpy(column[alike]) for column in columns]
+        tokens[index] = sample(logits[index], temperature, random, *limits)
 
 
 class TokenPicker:
@@ -38,47 +91,21 @@ class TokenPicker:
             the row is.
         """
         best, tokens = logits.max(-1)
-        self.draw_into(tokens, best, logits, row, positions, is_bad)
+        draw_into(tokens, best, logits, self.settings(row), positions, is_bad)
         return tokens, best
 
-    def draw_into(
-        self,
-        tokens: torch.Tensor,
-        best: torch.Tensor,
-        logits: torch.Tensor,
-        row: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        is_bad: NDArray[np.bool_] | None = None,
-    ) -> None:
-        """Replace the likeliest tokens of rows that are not greedy by random ones.
-
-        Args:
-            tokens: the likeliest tokens, int64, shape ``[n]``.
-            best: their logits, shape ``[n]``.
-            logits: see ``tokens``.
-            row: see ``tokens``.
-            positions: see ``tokens``.
-            is_bad: see ``tokens``.
-        """
-        drawing = np.flatnonzero(~self._rows.is_greedy[row])
-        if is_bad is not None:
-            drawing = drawing[~is_bad[drawing]]
-        if len(drawing):
-            # Nothing can be drawn from logits that are not finite; their requests fail.
-            is_finite = torch.isfinite(best).numpy()
-            drawing = drawing[is_finite[drawing]]
-        if len(drawing):
-            # Separately: filters sort the tokens, and the same random number selects another token
-            # in sorted order.
-            is_filtered = self._rows.is_filtered[row[drawing]]
-            for alike in (drawing[~is_filtered], drawing[is_filtered]):
-                if len(alike):
-                    index = torch.from_numpy(alike)
-                    random = torch.from_numpy(
-                        uniform(self._rows.seed[row[alike]], positions[alike], TOKEN)
-                    )
-                    temperature, *filters = self._settings(row[alike])
-                    tokens[index] = sample(logits[index], temperature, random, *filters)
+    def settings(self, row: NDArray[np.int64]) -> DrawSettings:
+        """Copy the sampling parameters of batch rows, shape ``[n]``."""
+        rows = self._rows
+        return DrawSettings(
+            rows.is_greedy[row],
+            rows.is_filtered[row],
+            rows.seed[row],
+            rows.temperature[row],
+            rows.top_k[row],
+            rows.top_p[row],
+            rows.min_p[row],
+        )
 
     def probabilities(self, logits: torch.Tensor, row: NDArray[np.int64]) -> torch.Tensor:
         """Return the distribution of rows that are not greedy, float64, shape ``[n, vocab]``."""

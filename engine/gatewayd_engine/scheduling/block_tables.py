@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from gatewayd_engine.kv.compacted_prefix import NO_PAGE, CompactedPrefix, only_pages
 from gatewayd_engine.kv.key_biases import bias_pages
 from gatewayd_engine.kv.page_allocator import Pages
@@ -93,7 +91,7 @@ class BlockTables:
         """
         if sequence.front is not None:
             for page in sequence.front.bias:
-                self._pool.data[page].view(torch.uint8).zero_()
+                self._pool.zero_page(page)
             sequence.front = None
 
     def scrub(self, sequence: Sequence) -> None:
@@ -103,4 +101,4 @@ class BlockTables:
         """
         for page in only_pages(sequence.pages):
             if not self._pages.is_shared(page) and not self._pages.is_known(page):
-                self._pool.data[page].view(torch.uint8).zero_()
+                self._pool.zero_page(page)

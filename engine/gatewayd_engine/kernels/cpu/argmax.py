@@ -13,14 +13,17 @@ def cap(f: Function, row: Pointer, count: int, lanes: int, softcap: float) -> No
 
 
 def argmax(f: Function, row: Pointer, count: int, lanes: int) -> tuple[Value, Value]:
-    """Return the largest of ``count`` numbers, a multiple of the lanes, and its first index.
+    """Return the largest of ``count`` numbers, at least ``lanes``, and its first index.
 
     The largest is NaN if any of them is.
     """
     lowest = f.floats(lanes, float("-inf"))
     top, bad = f.variable(lowest), f.variable(f.zeros(lanes))
     places = f.variable(f.numbers([0] * lanes))
-    with f.loop(0, count, lanes) as at:
+    # The last vector overlaps the one before, whose numbers are then no larger than themselves.
+    last = f.index(count - lanes)
+    with f.loop(0, count, lanes) as start:
+        at = f.least(start, last)
         value = row.vector(lanes, at)
         larger = value > top.get()
         top.set(f.choose(larger, value, top.get()))

@@ -31,7 +31,9 @@ def exp(f: Function, x: Value) -> Value:
     lanes = x.ir.type.count
     held = f.choose(x < _LEAST, f.floats(lanes, _LEAST), x)
     held = f.choose(held > _MOST, f.floats(lanes, _MOST), held)
-    n = f.overloaded("llvm.rint", held * _LOG2_E)
+    # NaN cannot be converted to a whole number.
+    rounded = f.overloaded("llvm.rint", held * _LOG2_E)
+    n = f.choose(held.equals(held), rounded, f.floats(lanes, 0.0))
     r = f.fma(n, f.floats(lanes, -_LN2_HIGH), held)
     r = f.fma(n, f.floats(lanes, -_LN2_LOW), r)
     poly = f.floats(lanes, _EXP[0])
@@ -40,7 +42,8 @@ def exp(f: Function, x: Value) -> Value:
     near = f.fma(poly, r * r, r) + 1.0
     exponent = f.convert(n, "fptosi", ir.VectorType(I32, lanes))
     power = f.bits_as((exponent + 127) << 23, ir.VectorType(F32, lanes))
-    return near * power
+    # Masked scores have no weight at all.
+    return f.choose(x < _LEAST, f.floats(lanes, 0.0), near * power)
 
 
 def tanh(f: Function, x: Value) -> Value:
@@ -51,14 +54,20 @@ def tanh(f: Function, x: Value) -> Value:
 
 def silu(f: Function, x: Value) -> Value:
     """``x * sigmoid(x)``."""
-    return x / (exp(f, x * -1.0) + 1.0)
+    return _over_one_plus_exp(f, x, x * -1.0)
 
 
 def gelu_tanh(f: Function, x: Value) -> Value:
     """GELU by its tanh approximation, as ``x * sigmoid(2u)``; source: arXiv 1606.08415."""
     lanes = x.ir.type.count
     cubic = f.fma(x * x * x, f.floats(lanes, 0.044715), x)
-    return x / (exp(f, cubic * (-2.0 * math.sqrt(2 / math.pi))) + 1.0)
+    return _over_one_plus_exp(f, x, cubic * (-2.0 * math.sqrt(2 / math.pi)))
+
+
+def _over_one_plus_exp(f: Function, x: Value, power: Value) -> Value:
+    """``x / (1 + e**power)``, which is zero for huge powers: ``exp`` is finite for all."""
+    infinity = f.floats(x.ir.type.count, math.inf)
+    return x / f.choose(power > _MOST, infinity, exp(f, power) + 1.0)
 
 
 def gelu(f: Function, x: Value) -> Value:

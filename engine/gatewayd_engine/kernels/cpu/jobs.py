@@ -10,7 +10,6 @@ import torch
 from gatewayd_engine.kernels.cpu.panels import Panels
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.kernels.llvm.library import Library
-from gatewayd_engine.kernels.llvm.processor import Processor
 
 STORE, ADD = 0, 1
 GATES = {"silu": 2, "gelu_tanh": 3, "gelu": 4}
@@ -38,11 +37,6 @@ class Job(IntEnum):
     SUMS_STRIDE = 12
 
 
-def sums_size(processor: Processor) -> int:
-    """Return the numbers of scratch that a thread needs for the sums of a tile."""
-    return processor.row_tile * 8 * processor.lanes
-
-
 class MatmulJob:
     """Calls of the product of one format.
 
@@ -55,16 +49,15 @@ class MatmulJob:
         matmul: address of the function that computes some panels, for fused steps.
     """
 
-    __slots__ = ("_arguments", "_product", "_sums", "_team", "matmul")
+    __slots__ = ("_arguments", "_product", "_team", "matmul")
 
     def __init__(self, team: ThreadTeam, code: Library, form: str) -> None:
         self.matmul = code.address(f"matmul_{form}")
         self._product = code.address(f"product_{form}")
         self._team = team
-        stride = sums_size(team.processor)
-        self._sums = torch.empty(team.size * stride)
         self._arguments = np.zeros(len(Job), np.int64)
-        self._arguments[[Job.SUMS, Job.SUMS_STRIDE]] = self._sums.data_ptr(), stride
+        self._arguments[Job.SUMS] = team.sums.ctypes.data
+        self._arguments[Job.SUMS_STRIDE] = team.sums.shape[1]
 
     def run(
         self,
@@ -77,17 +70,24 @@ class MatmulJob:
         """Multiply float32 rows ``[n, inputs]``, whose numbers are adjacent, into ``out``.
 
         Raises:
-            ValueError: a dtype or a stride is another one.
+            ValueError: a shape, a dtype or a stride is another one.
         """
+        outputs = panels.outputs if epilogue in (STORE, ADD) else panels.outputs // 2
+        if x.dim() != 2 or x.shape[1] != panels.inputs or out.shape != (x.shape[0], outputs):
+            raise ValueError(
+                f"inputs are {list(x.shape)} and outputs {list(out.shape)}, not [n,"
+                f" {panels.inputs}] and [n, {outputs}]"
+            )
         if x.dtype != torch.float32 or out.dtype != torch.float32:
             raise ValueError(f"inputs are {x.dtype} and outputs {out.dtype}, not float32")
         if x.stride(-1) != 1 or out.stride(-1) != 1:
             raise ValueError("numbers of a row are not adjacent")
         given = self._arguments
-        given[: Job.SUMS] = (
-            *(x.data_ptr(), x.stride(0), x.shape[0], panels.data.data_ptr()),
-            *(panels.inputs, panels.groups, panels.outputs),
-            0 if bias is None else bias.data_ptr(),
-            *(out.data_ptr(), out.stride(0), epilogue),
-        )
-        self._team.run(self._product, given, phases=1)
+        with self._team.lock:
+            given[: Job.SUMS] = (
+                *(x.data_ptr(), x.stride(0), x.shape[0], panels.data.data_ptr()),
+                *(panels.inputs, panels.groups, panels.outputs),
+                0 if bias is None else bias.data_ptr(),
+                *(out.data_ptr(), out.stride(0), epilogue),
+            )
+            self._team.run(self._product, given, phases=1)

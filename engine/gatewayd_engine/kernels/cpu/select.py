@@ -6,7 +6,10 @@ import logging
 import os
 from functools import cache
 
+from gatewayd_engine.kernels.cpu.code import matmul_code
+from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.kernels.llvm.library import sources_digest
 from gatewayd_engine.kernels.llvm.processor import Processor, host
 
 _log = logging.getLogger(__name__)
@@ -29,11 +32,27 @@ def thread_team(size: int) -> ThreadTeam | None:
     return _teams[key]
 
 
+def kernels_name(choice: str) -> str:
+    """Return what computes steps on this CPU: other names may give other bits.
+
+    Args:
+        choice: ``EngineConfig.cpu_kernels``.
+    """
+    processor = _processor() if choice == "auto" else None
+    if processor is None:
+        return "torch"
+    return f"{processor.kind}, {processor.cpu}, {processor.features}, {sources_digest()}"
+
+
 @cache
 def _processor() -> Processor | None:
     try:
         found = host()
-    except ImportError as error:
+        if found is not None:
+            # Compiled or loaded now, while there is another way to compute.
+            matmul_code(found, PanelFormat("bf16"))
+    # OSError: its library cannot be loaded. RuntimeError: it does not compile.
+    except (ImportError, OSError, RuntimeError, LookupError) as error:
         _log.warning("compiled CPU kernels are not used, which is slower: %s", error)
         return None
     if found is None:

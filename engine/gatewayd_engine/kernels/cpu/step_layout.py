@@ -49,7 +49,9 @@ class StepShape:
 
     def fits(self, lanes: int) -> bool:
         """Whether the sizes are multiples of a vector's lanes, as the kernels need."""
-        sizes = (self.hidden, self.head_dim, self.rotary_dim, self.intermediate, self.vocab)
+        sizes = [self.hidden, self.head_dim, self.rotary_dim, self.intermediate]
+        if self.logit_softcap is not None:
+            sizes.append(self.vocab)
         return all(size % lanes == 0 for size in sizes) and self.page_size % lanes == 0
 
 

@@ -83,9 +83,10 @@ class Phases:
 
 
 def add_team(module: ir.Module, processor: Processor) -> None:
-    """Add ``member``, which each thread calls once, ``run_job``, and ``stop_team``."""
+    """Add ``member``, which each thread calls once, ``start_job``, ``join_job``, ``stop_team``."""
     _add_member(module, processor)
-    _add_run(module, processor)
+    _add_start(module, processor)
+    _add_join(module)
     stop = Function(module, "stop_team", [[I64]], is_exported=True)
     (team,) = stop.arguments
     _exchange(stop, team + Team.GENERATION, stop.index(-1))
@@ -111,19 +112,20 @@ def _add_member(module: ir.Module, processor: Processor) -> None:
     f.finish()
 
 
-def _add_run(module: ir.Module, processor: Processor) -> None:
-    """Add ``run_job(team, members, slot_size, function, arguments, count, phases, threads)``.
+def _add_start(module: ir.Module, processor: Processor) -> None:
+    """Add ``start_job(team, members, slot_size, function, arguments, count, phases, threads)``.
 
-    It copies ``count`` arguments and clears the counters of ``phases``.
+    It copies ``count`` arguments, clears the counters of ``phases``, and lets the members begin.
     """
     kinds = [[I64], I64, I64, I64, [I64], I64, I64, I64]
-    f = Function(module, "run_job", kinds, is_exported=True)
+    f = Function(module, "start_job", kinds, is_exported=True)
     team, members, size, function, arguments, count, phases, threads = f.arguments
     job = f.variable(f.index(0))
     place = f.variable(f.index(RING))
     with f.when(threads > 1):
         job.set(_next(f, _load(f, team + Team.GENERATION)))
         place.set(job.get() % RING)
+    team[Team.OPEN] = place.get()
     slot = _slot(team, place.get(), size)
     # Threads of the last job in this slot have to leave it first.
     _spin_until(f, processor, slot + Slot.LEFT, f.index(0), is_at_most=True)
@@ -131,13 +133,22 @@ def _add_run(module: ir.Module, processor: Processor) -> None:
         (slot + Slot.ARGUMENTS)[i] = arguments[i]
     with f.loop(0, phases * 2) as i:
         (slot + Slot.PHASES)[i] = f.index(0)
+    slot[Slot.FUNCTION] = function
+    slot[Slot.THREADS] = threads
     with f.when(threads > 1):
-        slot[Slot.FUNCTION] = function
-        slot[Slot.THREADS] = threads
         _exchange(f, slot + Slot.LEFT, members)
         _exchange(f, team + Team.GENERATION, job.get())
         _wake(f, processor, team)
-    call_address(f, function, slot + Slot.ARGUMENTS, f.index(0), threads)
+    f.finish()
+
+
+def _add_join(module: ir.Module) -> None:
+    """Add ``join_job(team, slot_size)``: the caller takes part in the job that was started last."""
+    f = Function(module, "join_job", [[I64], I64], is_exported=True)
+    team, size = f.arguments
+    slot = _slot(team, team[Team.OPEN], size)
+    arguments, threads = slot + Slot.ARGUMENTS, slot[Slot.THREADS]
+    call_address(f, slot[Slot.FUNCTION], arguments, f.index(0), threads)
     f.finish()
 
 

@@ -13,11 +13,13 @@ class Team(IntEnum):
     """Index of a number of the team.
 
     ``GENERATION``: number of the last published job, below 2**31; a negative one stops the threads.
-    ``SLEEPING``: threads that wait in the kernel.
+    ``SLEEPING``: threads that wait in the kernel. ``OPEN``: place of the slot of the job that was
+    started last.
     """
 
     GENERATION = 0
     SLEEPING = 16
+    OPEN = 24
 
 
 class Slot(IntEnum):

@@ -63,11 +63,12 @@ def load_or_compile(
         compile_code: returns an object file.
     """
     path = _cache_path(processor, what)
-    found = _read(path)
+    found = None if path is None else _read(path)
     if found is not None:
         return Library(found)
     code = compile_code()
-    _store(path, hashlib.sha256(code).digest() + code)
+    if path is not None:
+        _store(path, hashlib.sha256(code).digest() + code)
     return Library(code)
 
 
@@ -98,19 +99,28 @@ def _store(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        Path(file.name).replace(path)
+            try:
+                file.write(content)
+                file.close()
+                Path(file.name).replace(path)
+            except OSError:
+                Path(file.name).unlink(missing_ok=True)
+                raise
     except OSError as error:
         # A read-only home costs a second at each start, and nothing else.
         _log.info("compiled kernels are not kept: %s", error)
 
 
-def _cache_path(processor: Processor, what: Sequence[object]) -> Path:
+def _cache_path(processor: Processor, what: Sequence[object]) -> Path | None:
+    """Return the file of some code; None if the user has no home."""
     import llvmlite
 
     key = repr((sources_digest(), llvmlite.__version__, processor, *what))
     name = hashlib.sha256(key.encode()).hexdigest()[:32]
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError:
+        return None
     return Path(root) / "gatewayd" / "kernels" / f"{name}.o"
 
 

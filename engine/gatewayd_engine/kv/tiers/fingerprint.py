@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from gatewayd_engine.kernels.llvm.library import sources_digest
+from gatewayd_engine.kernels.cpu.select import kernels_name
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.settings import decode
@@ -36,7 +36,7 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     capability, kernels = "", ""
     if config.device == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
-        kernels = sources_digest() if config.cpu_kernels == "auto" else config.cpu_kernels
+        kernels = kernels_name(config.cpu_kernels)
     numbers = (
         config.page_size,
         # Selects the frequencies of longrope.

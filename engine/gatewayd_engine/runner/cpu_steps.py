@@ -1,0 +1,97 @@
+"""Steps that compute while the next one is planned: a step in flight, and its completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.runner.pooling import pool_spans
+from gatewayd_engine.runner.prompt_logprobs import prompt_spans
+from gatewayd_engine.sampling.token_picker import DrawSettings, draw_into
+from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
+
+if TYPE_CHECKING:
+    from gatewayd_engine.model.fused_step import FusedStep, StepOutputs
+    from gatewayd_engine.sampling.processors import Processors
+    from gatewayd_engine.state.running_batch import RunningBatch
+    from gatewayd_engine.state.step_batch import StepBatch
+
+
+def needs_tokens_alone(batch: StepBatch, rows: RunningBatch, processors: Processors) -> bool:
+    """Whether a batch is to yield tokens and nothing else, which no processor may change."""
+    row = batch.rows[batch.samples]
+    return (
+        batch.drafts is None
+        and not processors.wanted_by(row).any()
+        and not (rows.logprobs[row] >= 0).any()
+        and not prompt_spans(batch, rows)
+        and not pool_spans(batch, rows)
+    )
+
+
+@dataclass(slots=True, eq=False)
+class StepInFlight:
+    """A fused step that has been started; implements ``Launched``.
+
+    What sampling needs of the batch rows is copied: rows may have other sequences by the time that
+    the step ends.
+
+    Attributes:
+        step: that computes it.
+        batch: of the step.
+        lines: sequences that get a token, shape ``[n]``.
+        outputs: complete once the step is.
+        settings: sampling parameters of ``lines``.
+        sampled: the last token of each row, which is updated.
+        on_end: called once the step has ended.
+    """
+
+    step: FusedStep
+    batch: StepBatch
+    lines: NDArray[np.int64]
+    outputs: StepOutputs
+    settings: DrawSettings
+    sampled: NDArray[np.int32]
+    on_end: Callable[[], None]
+    _result: StepResult | None = field(default=None)
+
+    @torch.inference_mode()
+    def result(self) -> StepResult:
+        """See ``Launched``; may be called again."""
+        if self._result is None:
+            self.step.join()
+            self._result = self._completed()
+            self.on_end()
+        return self._result
+
+    def _completed(self) -> StepResult:
+        batch, lines, outputs = self.batch, self.lines, self.outputs
+        result = StepResult(hidden=outputs.hidden)
+        if len(lines) < len(batch):
+            check_chunks(batch, outputs.hidden, result)
+        positions = (batch.starts + batch.counts)[lines]
+        draw_into(outputs.tokens, outputs.best, outputs.logits, self.settings, positions)
+        ids = outputs.tokens.numpy().astype(np.int32)
+        result.tokens = Tokens.single(lines, ids)
+        bad = np.flatnonzero(~torch.isfinite(outputs.best).numpy()).tolist()
+        if bad:
+            result.failed += [(int(lines[i]), *NOT_FINITE) for i in bad]
+            result.tokens = result.tokens.without({int(lines[i]) for i in bad})
+        self.sampled[batch.rows[result.tokens.entries]] = result.tokens.last
+        return result
+
+
+def check_chunks(batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
+    """Fail prompts with NaN before their pages can be shared with other sequences.
+
+    The last token of a chunk attends to all tokens before it, so NaN propagates to it.
+    """
+    lines = np.flatnonzero(~batch.samples)
+    sums = hidden[torch.from_numpy(batch.last[lines])].sum(-1)
+    for i in np.flatnonzero(~torch.isfinite(sums).numpy()).tolist():
+        result.failed.append((int(lines[i]), *NOT_FINITE))

@@ -195,6 +195,12 @@ def make_engine() -> Iterator[MakeEngine]:
         harness.core.strategies.close()
 
 
+@pytest.fixture(autouse=True)
+def _in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps complete when they are launched, unless a test says otherwise."""
+    monkeypatch.setattr(Runner, "overlaps", False)
+
+
 @pytest.fixture
 def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are launched before the one before has landed, as on a device."""

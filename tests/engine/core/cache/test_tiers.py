@@ -16,8 +16,10 @@ from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.cpu import Runner
+from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_tier_disk.store import Store
 from gatewayd_tier_disk.strategy import Disk
+from tests.engine.core.spoilt_outputs import spoil
 from tests.engine.core.tiered_engines import PROMPT, disk, evict_all, first_step, host
 from tests.random_cases import few_of
 
@@ -143,15 +145,12 @@ def test_pages_of_a_failed_request_never_go_to_a_tier(
 ) -> None:
     engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host()], max_batch_tokens=32)
     runner = engine.core._runner
-    forward = runner._forward
 
-    def poisoned(*args: Any) -> StepOutputs:
-        out: StepOutputs = forward(*args)
+    def poison(_: StepBatch, out: StepOutputs) -> None:
         for each in (out.hidden, out.logits, out.best):
             each.fill_(np.nan)
-        return out
 
-    monkeypatch.setattr(runner, "_forward", poisoned)
+    spoil(monkeypatch, runner, poison)
     (bad,) = engine.submit(PROMPT, max_tokens=4)
     engine.run()
     monkeypatch.undo()

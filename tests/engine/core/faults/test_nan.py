@@ -13,6 +13,7 @@ from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.state.step_batch import StepBatch
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 from tests.engine.core.small_model import NUM_LAYERS
+from tests.engine.core.spoilt_outputs import spoil
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -28,15 +29,12 @@ def test_nan_logits_fail_the_request_that_has_them(
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     for _ in range(4):
         engine.step()
-    forward = runner._forward
 
-    def poisoned(batch: StepBatch, wanted: np.ndarray[Any, Any]) -> StepOutputs:
-        out: StepOutputs = forward(batch, wanted)
+    def poison(_: StepBatch, out: StepOutputs) -> None:
         out.logits[2] = out.best[2] = torch.nan
-        return out
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "_forward", poisoned)
+        spoil(patch, runner, poison)
         engine.step()
     done = engine.run()
     (failed,) = [i for i in ids if done[i].finished.error]
@@ -89,17 +87,14 @@ def test_a_nan_in_a_long_prompt_is_not_shared(
     prompt = list(range(20, 120))
     healthy = make_engine().generate(prompt, max_tokens=5)
     runner = runner_of(engine)
-    forward = runner._forward
 
-    def poisoned(batch: StepBatch, wanted: np.ndarray[Any, Any]) -> StepOutputs:
-        out: StepOutputs = forward(batch, wanted)
+    def poison(_: StepBatch, out: StepOutputs) -> None:
         for each in (out.hidden, out.logits, out.best):
             each.fill_(torch.nan)
-        return out
 
     (bad,) = engine.submit(prompt, max_tokens=5)
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "_forward", poisoned)
+        spoil(patch, runner, poison)
         engine.step()
     engine.run()
     assert engine.answers[bad].finished.error[0] == "numerical_error"

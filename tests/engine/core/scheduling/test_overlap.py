@@ -15,11 +15,13 @@ from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP, SwapStrategy
 from gatewayd_engine.runner.cpu import Runner
+from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_hooks.scheduling import Plan, QueueView
 from tests.engine.core.golden import golden_model
 from tests.engine.core.models.test_tokens import compare
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
+from tests.engine.core.spoilt_outputs import spoil
 from tests.engine.core.tiered_engines import disk, first_step
 
 Make = Callable[..., Any]
@@ -143,17 +145,15 @@ def test_numbers_that_go_wrong_end_their_request_alone(
 ) -> None:
     engine = make_engine()
     runner = runner_of(engine)
-    forward, calls = runner._forward, 0
+    calls = 0
 
-    def poisoned(*args: Any) -> StepOutputs:
+    def poison(_: StepBatch, outputs: StepOutputs) -> None:
         nonlocal calls
         calls += 1
-        outputs: StepOutputs = forward(*args)
         if calls == 5:
             outputs.logits[3] = outputs.best[3] = torch.nan
-        return outputs
 
-    monkeypatch.setattr(runner, "_forward", poisoned)
+    spoil(monkeypatch, runner, poison)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     done = engine.run()
     failed = [k for k, i in enumerate(ids) if done[i].finished.error]

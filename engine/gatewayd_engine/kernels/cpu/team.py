@@ -55,6 +55,7 @@ class ThreadTeam:
         self.lock = threading.RLock()
         self._process = os.getpid()
         self._live: object = None
+        self._opener = 0
         # Members may be as many jobs behind as the ring has slots, and still read what these own.
         self._owners: deque[object] = deque(maxlen=RING)
         member = code.function("member", 3)
@@ -108,13 +109,13 @@ class ThreadTeam:
                 *(arguments.ctypes.data, count, phases, threads),
             )
             self._owners.append(owners)
-            self._live = live
+            self._live, self._opener = live, os.getpid()
 
     def join(self) -> None:
         """Take part in the job that was started last, until it ends; do nothing if it has."""
         with self.lock:
             # A forked process does not end its parent's job: the other threads are not there.
-            if self._live is not None and os.getpid() == self._process:
+            if self._live is not None and os.getpid() == self._opener:
                 self._join(self._address, self._slot)
             self._live = None
 

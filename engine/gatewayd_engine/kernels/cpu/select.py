@@ -58,6 +58,6 @@ def _processor() -> Processor | None:
     if found is None:
         _log.warning(
             "compiled CPU kernels are not used, which is slower: this processor has neither"
-            " AVX2 with FMA nor NEON"
+            " AVX2 with FMA nor NEON, or the system is neither Linux nor macOS"
         )
     return found

@@ -58,6 +58,8 @@ def host() -> Processor | None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    if "linux" not in triple and "darwin" not in triple:
+        return None  # threads wait by calls that other systems do not have
     has = llvm.get_host_cpu_features()
     if triple.startswith(("aarch64", "arm64")):
         return Processor("neon", triple, cpu, has.flatten(), NEON.lanes, NEON.registers)

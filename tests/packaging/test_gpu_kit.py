@@ -33,9 +33,18 @@ IMAGE = {
     *("safetensors", "tokenizers", "torch", "typer", "uvloop"),
 }
 """What the machine has by itself."""
-UNUSED = {"textual", "textual-serve", "plotext"}
-"""The console and the plot of a sweep are not needed there."""
-ABSENT = {"plotext", "textual", "textual_serve", "xgrammar", "flashinfer", "humming", "triton"}
+UNUSED = {"textual", "textual-serve", "plotext", "llvmlite"}
+"""The console, the plot of a sweep and the kernels of CPUs are not needed there."""
+ABSENT = {
+    "llvmlite",
+    "plotext",
+    "textual",
+    "textual_serve",
+    "xgrammar",
+    "flashinfer",
+    "humming",
+    "triton",
+}
 """Modules without which a daemon and a bench still start."""
 
 

@@ -7,6 +7,7 @@ The last page is scratch: padded batch rows may write there.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -31,6 +32,8 @@ class KvPool:
         head_dim: numbers of a key, and of a value.
         decoded_bytes: size of a page once decoded for attention.
         transfers: copies of pages into the pool, and out of it.
+        settle: called before pages are copied or zeroed: a step that still computes may write to
+            them. On a device a stream orders the two.
         num_pages: pages that sequences can use.
         page_size: tokens per page.
     """
@@ -43,6 +46,7 @@ class KvPool:
         "head_dim",
         "num_pages",
         "page_size",
+        "settle",
         "transfers",
     )
 
@@ -67,6 +71,7 @@ class KvPool:
         else:
             last, stored = codec.record_bytes, torch.uint8
         page = (shape.num_layers, 2, page_size, shape.num_kv_heads, last)
+        self.settle: Callable[[], None] = lambda: None
         # Zeros, not uninitialised memory: masked positions must not contain NaN.
         self.data = zeros((num_pages + 1, *page), stored, torch.device(device))
         raw = self.data.view(torch.uint8).view(num_pages + 1, shape.num_layers, -1)
@@ -86,11 +91,6 @@ class KvPool:
         self.settle()
         # As bytes, because 8-bit floats support few operations.
         self.data[page].view(torch.uint8).zero_()
-
-    def settle(self) -> None:
-        """Wait for a step that still computes; on a CPU no stream orders steps and copies."""
-        if isinstance(self.transfers, HostTransfers):
-            self.transfers.settle()
 
 
 def page_bytes(

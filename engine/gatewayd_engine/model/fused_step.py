@@ -16,8 +16,8 @@ from gatewayd_engine.kernels.cpu.step_layout import (
     OTHER_PHASES,
     PHASES_PER_LAYER,
     Argument,
-    Layer,
-    Product,
+    LayerField,
+    MatrixField,
     StepShape,
 )
 from gatewayd_engine.model.layers import FeedForward, HeadNorm, RMSNorm
@@ -105,7 +105,7 @@ class FusedStep:
         given[Argument.ROPE] = self._rope.data_ptr()
         given[Argument.LAYERS] = self._blocks.ctypes.data
         given[Argument.FINAL_NORM] = final_norm.data_ptr()
-        self._head = np.zeros(len(Product), np.int64)
+        self._head = np.zeros(len(MatrixField), np.int64)
         _describe(head, self._head)
         given[Argument.HEAD] = self._head.ctypes.data
         given[Argument.SUMS] = team.sums.ctypes.data
@@ -225,7 +225,7 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
 
 
 def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
-    """Return a layer's addresses and sizes, as ``step_layout.Layer`` orders them.
+    """Return a layer's addresses and sizes, as ``step_layout.LayerField`` orders them.
 
     None if one of its operations is none that a fused step computes.
     """
@@ -234,37 +234,37 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
         return None
     block = np.zeros(LAYER_SIZE, np.int64)
     products = (
-        (Layer.QKV, attention.entry),
-        (Layer.OUT, attention.out),
-        (Layer.GATE_UP, mlp.entry),
-        (Layer.DOWN, mlp.down),
+        (LayerField.QKV, attention.entry),
+        (LayerField.OUT, attention.out),
+        (LayerField.GATE_UP, mlp.entry),
+        (LayerField.DOWN, mlp.down),
     )
     for at, linear in products:
-        if not isinstance(linear, PanelLinear) or linear.is_gated != (at == Layer.GATE_UP):
+        if not isinstance(linear, PanelLinear) or linear.is_gated != (at == LayerField.GATE_UP):
             return None
         _describe(linear, block[at:])
     norms = (
-        (Layer.NORM_ATTENTION, layer.before_attention),
-        (Layer.NORM_MLP, layer.before_mlp),
-        (Layer.NORM_AFTER_ATTENTION, layer.after_attention),
-        (Layer.NORM_AFTER_MLP, layer.after_mlp),
-        (Layer.NORM_HEADS, attention.qk_norm),
+        (LayerField.NORM_ATTENTION, layer.before_attention),
+        (LayerField.NORM_MLP, layer.before_mlp),
+        (LayerField.NORM_AFTER_ATTENTION, layer.after_attention),
+        (LayerField.NORM_AFTER_MLP, layer.after_mlp),
+        (LayerField.NORM_HEADS, attention.qk_norm),
     )
     for place, norm in norms:
         if isinstance(norm, RMSNorm | HeadNorm):
             block[place] = norm.weight.data_ptr()
         elif norm is not None:
             return None
-    block[Layer.WINDOW] = window
+    block[LayerField.WINDOW] = window
     return block
 
 
 def _describe(linear: PanelLinear, block: NDArray[np.int64]) -> None:
-    """Write the address and sizes of a matrix to the start of a block; see ``Product``."""
+    """Write the address and sizes of a matrix to the start of a block; see ``MatrixField``."""
     panels = linear.panels
-    block[Product.FUNCTION] = linear.function
-    block[Product.WEIGHTS] = panels.data.data_ptr()
-    block[Product.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
-    block[Product.INPUTS] = panels.inputs
-    block[Product.GROUPS] = panels.groups
-    block[Product.OUTPUTS] = panels.outputs
+    block[MatrixField.FUNCTION] = linear.function
+    block[MatrixField.WEIGHTS] = panels.data.data_ptr()
+    block[MatrixField.BIAS] = 0 if linear.bias is None else linear.bias.data_ptr()
+    block[MatrixField.INPUTS] = panels.inputs
+    block[MatrixField.GROUPS] = panels.groups
+    block[MatrixField.OUTPUTS] = panels.outputs

@@ -115,7 +115,7 @@ class Runner:
         self._sampled = np.zeros(len(rows.seed), np.int32)
         self._in_flight: StepInFlight | None = None
         if fused is not None and isinstance(pool.transfers, HostTransfers):
-            pool.transfers.settle = fused.join
+            pool.settle = pool.transfers.settle = fused.join
 
     @property
     def overlaps(self) -> bool:

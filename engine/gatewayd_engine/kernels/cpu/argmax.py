@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from gatewayd_engine.kernels.cpu.elementary import tanh
-from gatewayd_engine.kernels.llvm.builder import Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer, Value
 
 
-def cap(f: Function, row: Pointer, count: int, lanes: int, softcap: float) -> None:
+def cap(f: KernelFunction, row: Pointer, count: int, lanes: int, softcap: float) -> None:
     """Replace logits by ``softcap * tanh(logits / softcap)``, ``count`` a multiple of the lanes."""
     with f.loop(0, count, lanes) as at:
         row.store(tanh(f, row.vector(lanes, at) * (1.0 / softcap)) * softcap, at)
 
 
-def argmax(f: Function, row: Pointer, count: int, lanes: int) -> tuple[Value, Value]:
+def argmax(f: KernelFunction, row: Pointer, count: int, lanes: int) -> tuple[Value, Value]:
     """Return the largest of ``count`` numbers, at least ``lanes``, and its first index.
 
     The largest is NaN if any of them is.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gatewayd_engine.kernels.cpu.elementary import exp, tanh
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
-from gatewayd_engine.kernels.llvm.builder import F32, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import F32, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 _LINE = 16
@@ -54,7 +54,7 @@ class PagedHeads:
         self.page = shape.num_layers * self.layer
 
 
-class Attention:
+class GroupAttention:
     """Emits the attention of the query heads of one KV head.
 
     Args:
@@ -63,7 +63,7 @@ class Attention:
         processor: that it is compiled for.
     """
 
-    def __init__(self, f: Function, shape: StepShape, processor: Processor) -> None:
+    def __init__(self, f: KernelFunction, shape: StepShape, processor: Processor) -> None:
         self._f, self._shape, self._lanes = f, shape, processor.lanes
         self._pool = PagedHeads(shape)
         self._group = shape.num_heads // shape.num_kv_heads
@@ -180,7 +180,7 @@ def _evenly(count: int, parts: int) -> list[int]:
     return [count // parts + (i < count % parts) for i in range(parts)]
 
 
-def _mask_tree(f: Function, context: Context, begin: Value, row: Pointer) -> None:
+def _mask_tree(f: KernelFunction, context: Context, begin: Value, row: Pointer) -> None:
     """Mask the drafts of other branches of a tree."""
     first = f.most(context.drafts, begin)
     with (
@@ -190,7 +190,7 @@ def _mask_tree(f: Function, context: Context, begin: Value, row: Pointer) -> Non
         row[slot] = f.constant(F32, float("-inf"))
 
 
-def _softmax(f: Function, lanes: int, row: Pointer, begin: Value, end: Value) -> Value:
+def _softmax(f: KernelFunction, lanes: int, row: Pointer, begin: Value, end: Value) -> Value:
     """Replace scores by their exponentials, and return the sum of those."""
     top = f.variable(f.floats(lanes, float("-inf")))
     with f.loop(begin, end, lanes) as at:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from llvmlite import ir
 
-from gatewayd_engine.kernels.llvm.builder import F32, I32, Function, Value
+from gatewayd_engine.kernels.llvm.builder import F32, I32, KernelFunction, Value
 
 _LOG2_E = 1.44269504088896341
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
@@ -26,7 +26,7 @@ _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 """Abramowitz and Stegun, 7.1.26: absolute error below 1.5e-7."""
 
 
-def exp(f: Function, x: Value) -> Value:
+def exp(f: KernelFunction, x: Value) -> Value:
     """``e**x`` of a vector, within two units in the last place; NaN stays NaN."""
     lanes = x.ir.type.count
     held = f.choose(x < _LEAST, f.floats(lanes, _LEAST), x)
@@ -46,31 +46,31 @@ def exp(f: Function, x: Value) -> Value:
     return f.choose(x < _LEAST, f.floats(lanes, 0.0), near * power)
 
 
-def tanh(f: Function, x: Value) -> Value:
+def tanh(f: KernelFunction, x: Value) -> Value:
     """Hyperbolic tangent of a vector."""
     one = f.floats(x.ir.type.count, 1.0)
     return one - f.floats(x.ir.type.count, 2.0) / (exp(f, x * 2.0) + 1.0)
 
 
-def silu(f: Function, x: Value) -> Value:
+def silu(f: KernelFunction, x: Value) -> Value:
     """``x * sigmoid(x)``."""
     return _over_one_plus_exp(f, x, x * -1.0)
 
 
-def gelu_tanh(f: Function, x: Value) -> Value:
+def gelu_tanh(f: KernelFunction, x: Value) -> Value:
     """GELU by its tanh approximation, as ``x * sigmoid(2u)``; source: arXiv 1606.08415."""
     lanes = x.ir.type.count
     cubic = f.fma(x * x * x, f.floats(lanes, 0.044715), x)
     return _over_one_plus_exp(f, x, cubic * (-2.0 * math.sqrt(2 / math.pi)))
 
 
-def _over_one_plus_exp(f: Function, x: Value, power: Value) -> Value:
+def _over_one_plus_exp(f: KernelFunction, x: Value, power: Value) -> Value:
     """``x / (1 + e**power)``, which is zero for huge powers: ``exp`` is finite for all."""
     infinity = f.floats(x.ir.type.count, math.inf)
     return x / f.choose(power > _MOST, infinity, exp(f, power) + 1.0)
 
 
-def gelu(f: Function, x: Value) -> Value:
+def gelu(f: KernelFunction, x: Value) -> Value:
     """Exact GELU, ``x * Phi(x)``; source: arXiv 1606.08415."""
     lanes = x.ir.type.count
     scaled = x * math.sqrt(0.5)
@@ -85,7 +85,7 @@ def gelu(f: Function, x: Value) -> Value:
     return x * f.choose(x < 0.0, low, f.floats(lanes, 1.0) - low)
 
 
-ACTIVATIONS: dict[str, Callable[[Function, Value], Value]] = {
+ACTIVATIONS: dict[str, Callable[[KernelFunction, Value], Value]] = {
     "silu": silu,
     "gelu_tanh": gelu_tanh,
     "gelu": gelu,

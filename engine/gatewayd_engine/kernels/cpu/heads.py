@@ -5,10 +5,10 @@ from __future__ import annotations
 from gatewayd_engine.kernels.cpu.attention import PagedHeads
 from gatewayd_engine.kernels.cpu.norm import normalise
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
-from gatewayd_engine.kernels.llvm.builder import Function, Pointer
+from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer
 
 
-def rotate(f: Function, x: Pointer, rotation: Pointer, size: int, lanes: int) -> None:
+def rotate(f: KernelFunction, x: Pointer, rotation: Pointer, size: int, lanes: int) -> None:
     """Rotate adjacent pairs of ``size`` numbers in place. Source: arXiv 2104.09864.
 
     Args:
@@ -30,7 +30,7 @@ def rotate(f: Function, x: Pointer, rotation: Pointer, size: int, lanes: int) ->
 
 
 def prepare_heads(
-    f: Function,
+    f: KernelFunction,
     shape: StepShape,
     lanes: int,
     qkv: Pointer,

@@ -14,7 +14,7 @@ from gatewayd_engine.kernels.cpu.formats import load, open_group
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, Job
 from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.cpu.team_code import Phases
-from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 ROW_BLOCK_BYTES = 1 << 18
@@ -25,7 +25,7 @@ _SHARES = 4
 hold up the others with half of the product."""
 
 
-def share(f: Function, panels: Value, threads: Value) -> Value:
+def share(f: KernelFunction, panels: Value, threads: Value) -> Value:
     """Return how many panels a thread draws at a time: a multiple of what a tile computes."""
     return (f.most(panels // (threads * _SHARES), 1) + 3) // 4 * 4
 
@@ -35,7 +35,7 @@ def panels_at_once(rows: int, processor: Processor) -> int:
     return max(1, min(4, processor.row_tile // rows))
 
 
-def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Function:
+def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> KernelFunction:
     """Add ``matmul_FORMAT`` to a module.
 
     Its arguments: inputs ``x`` with row stride ``ldx``, their number, panels, inputs ``K``, groups
@@ -47,7 +47,7 @@ def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Fu
     few = {n: panels for n in tiles if (panels := panels_at_once(n, processor)) > 1}
     epilogue = _add_epilogue(module, lanes)
     kinds = [[F32], I64, I64, [I8], I64, I64, I64, [F32], [F32], I64, I64, I64, I64, [F32]]
-    f = Function(module, f"matmul_{form.name}", kinds, is_exported=True)
+    f = KernelFunction(module, f"matmul_{form.name}", kinds, is_exported=True)
     x, ldx, rows, weights, k, groups, n, bias, out, ldo, kind, first, end, sums = f.arguments
     stride = groups * form.header_bytes(lanes) + k * form.input_bytes(lanes)
 
@@ -103,10 +103,10 @@ def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Fu
 
 
 def add_product(
-    module: ir.Module, processor: Processor, form: PanelFormat, matmul: Function
+    module: ir.Module, processor: Processor, form: PanelFormat, matmul: KernelFunction
 ) -> None:
     """Add ``product_FORMAT``, a job for a team that computes a whole product; see ``Job``."""
-    f = Function(module, f"product_{form.name}", [[I64], I64, I64], is_exported=True)
+    f = KernelFunction(module, f"product_{form.name}", [[I64], I64, I64], is_exported=True)
     given, thread, threads = f.arguments
     sums = given.pointer(Job.SUMS, F32) + thread * given[Job.SUMS_STRIDE]
     outputs = given[Job.OUTPUTS]
@@ -124,11 +124,13 @@ def add_product(
     f.finish()
 
 
-def _add_tile(module: ir.Module, processor: Processor, form: PanelFormat, rows: int) -> Function:
+def _add_tile(
+    module: ir.Module, processor: Processor, form: PanelFormat, rows: int
+) -> KernelFunction:
     """Add the sums of ``rows`` inputs with a number of adjacent panels: 1 or ``panels_at_once``."""
     lanes, several = processor.lanes, panels_at_once(rows, processor)
     kinds = [[F32], I64, [I8], I64, I64, I64, [F32], I64]
-    f = Function(module, f"tile_{form.name}_{rows}", kinds)
+    f = KernelFunction(module, f"tile_{form.name}_{rows}", kinds)
     x, ldx, weights, stride, k, groups, sums, given = f.arguments
     inputs: list[Pointer] = [x + ldx * row for row in range(rows)]
     size = k // groups
@@ -158,10 +160,10 @@ def _add_tile(module: ir.Module, processor: Processor, form: PanelFormat, rows: 
     return f.finish()
 
 
-def _add_epilogue(module: ir.Module, lanes: int) -> Function:
+def _add_epilogue(module: ir.Module, lanes: int) -> KernelFunction:
     """Add the epilogue of one panel: ``sums`` of ``rows`` rows to ``out``."""
     kinds = [[F32], I64, I64, I64, [F32], [F32], I64, I64]
-    f = Function(module, "epilogue", kinds)
+    f = KernelFunction(module, "epilogue", kinds)
     sums, rows, panel, n, bias, out, ldo, kind = f.arguments
     width = 2 * lanes
     column: Value = panel * width

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gatewayd_engine.kernels.llvm.builder import Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer, Value
 
 _CHAINS = 4
 """Independent sums of squares, as one would wait for each addition."""
 
 
-def inverse_rms(f: Function, x: Pointer, size: int, lanes: int, eps: float) -> Value:
+def inverse_rms(f: KernelFunction, x: Pointer, size: int, lanes: int, eps: float) -> Value:
     """Return ``1 / sqrt(mean(x**2) + eps)`` of ``size`` numbers."""
     vectors = size // lanes
     chains = [f.variable(f.zeros(lanes)) for _ in range(min(_CHAINS, vectors))]
@@ -29,7 +29,7 @@ def inverse_rms(f: Function, x: Pointer, size: int, lanes: int, eps: float) -> V
 
 
 def normalise(
-    f: Function, x: Pointer, weight: Pointer, out: Pointer, size: int, lanes: int, eps: float
+    f: KernelFunction, x: Pointer, weight: Pointer, out: Pointer, size: int, lanes: int, eps: float
 ) -> None:
     """Write the norm of a row times ``weight`` to ``out``, which may be ``x``."""
     factor = f.splat(inverse_rms(f, x, size, lanes, eps), lanes)
@@ -38,7 +38,7 @@ def normalise(
 
 
 def add_normalised(
-    f: Function, x: Pointer, weight: Pointer, onto: Pointer, size: int, lanes: int, eps: float
+    f: KernelFunction, x: Pointer, weight: Pointer, onto: Pointer, size: int, lanes: int, eps: float
 ) -> None:
     """Add the norm of a row times ``weight`` onto another row."""
     factor = f.splat(inverse_rms(f, x, size, lanes, eps), lanes)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.argmax import argmax, cap
-from gatewayd_engine.kernels.cpu.attention import Attention, Context, PagedHeads
+from gatewayd_engine.kernels.cpu.attention import Context, GroupAttention, PagedHeads
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
 from gatewayd_engine.kernels.cpu.matmul import share
@@ -20,12 +20,12 @@ from gatewayd_engine.kernels.cpu.norm import add_normalised, normalise
 from gatewayd_engine.kernels.cpu.step_layout import (
     LAYER_SIZE,
     Argument,
-    Layer,
-    Product,
+    LayerField,
+    MatrixField,
     StepShape,
 )
 from gatewayd_engine.kernels.cpu.team_code import Phases, call_address
-from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 
@@ -33,7 +33,7 @@ class _Step:
     """The function under construction, its arguments, and its phases."""
 
     def __init__(self, module: ir.Module, processor: Processor, shape: StepShape) -> None:
-        self.f = Function(module, "step", [[I64], I64, I64], is_exported=True)
+        self.f = KernelFunction(module, "step", [[I64], I64, I64], is_exported=True)
         given, thread, threads = self.f.arguments
         self.given: Pointer = given
         self.thread: Value = thread
@@ -85,23 +85,23 @@ class _Step:
             epilogue: see ``matmul``.
         """
         f = self.f
-        count = block[Product.OUTPUTS]
+        count = block[MatrixField.OUTPUTS]
         panels = (count + (2 * self.lanes - 1)) // (2 * self.lanes)
         with self.phases.parts(panels, share(f, panels, self.threads)) as (first, end):
             call_address(
                 f,
-                block[Product.FUNCTION],
-                *(x, f.index(inputs), rows, block.pointer(Product.WEIGHTS, I8)),
-                *(block[Product.INPUTS], block[Product.GROUPS], count),
-                block.pointer(Product.BIAS, F32),
+                block[MatrixField.FUNCTION],
+                *(x, f.index(inputs), rows, block.pointer(MatrixField.WEIGHTS, I8)),
+                *(block[MatrixField.INPUTS], block[MatrixField.GROUPS], count),
+                block.pointer(MatrixField.BIAS, F32),
                 *(out, f.index(outputs), f.index(epilogue), first, end, self.sums),
             )
 
-    def matrix(self, at: Layer) -> Pointer:
+    def matrix(self, at: LayerField) -> Pointer:
         """Return the block of a matrix of the layer."""
         return self.block_of_layer + at
 
-    def weight(self, at: Layer) -> Pointer:
+    def weight(self, at: LayerField) -> Pointer:
         """Return the weight of a norm of the layer."""
         return self.block_of_layer.pointer(at, F32)
 
@@ -110,26 +110,26 @@ class _Step:
         return base + row * size
 
 
-def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Function:
+def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> KernelFunction:
     """Add ``step(arguments, thread, threads)``, a job for a team; see ``step_layout``."""
     s = _Step(module, processor, shape)
     f = s.f
     with f.loop(0, shape.num_layers) as index:
         s.block_of_layer = s.block + index * LAYER_SIZE
-        _norm(s, Layer.NORM_ATTENTION, None)
+        _norm(s, LayerField.NORM_ATTENTION, None)
         _attention(s, index)
         after = _branch(
             s,
-            Layer.OUT,
+            LayerField.OUT,
             s.floats(Argument.ATTENDED),
             shape.num_heads * shape.head_dim,
-            Layer.NORM_AFTER_ATTENTION,
+            LayerField.NORM_AFTER_ATTENTION,
         )
-        _norm(s, Layer.NORM_MLP, after)
+        _norm(s, LayerField.NORM_MLP, after)
         gated = s.floats(Argument.GATED)
         size = shape.intermediate
         s.product(
-            s.matrix(Layer.GATE_UP),
+            s.matrix(LayerField.GATE_UP),
             s.rows,
             s.normed,
             shape.hidden,
@@ -137,7 +137,7 @@ def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Funct
             size,
             GATES[shape.activation],
         )
-        after = _branch(s, Layer.DOWN, gated, size, Layer.NORM_AFTER_MLP)
+        after = _branch(s, LayerField.DOWN, gated, size, LayerField.NORM_AFTER_MLP)
         if after is not None:
             with s.each_row() as row:
                 _add_branch(s, row, after)
@@ -172,7 +172,7 @@ def _logits(s: _Step) -> None:
         best[item], tokens[item] = argmax(f, row, shape.vocab, lanes)
 
 
-def _norm(s: _Step, at: Layer, after: Layer | None) -> None:
+def _norm(s: _Step, at: LayerField, after: LayerField | None) -> None:
     """Emit a norm of the residual stream, after adding a normalised branch if there is one."""
     with s.each_row() as row:
         if after is not None:
@@ -181,7 +181,9 @@ def _norm(s: _Step, at: Layer, after: Layer | None) -> None:
         normalise(s.f, x, s.weight(at), out, s.shape.hidden, s.lanes, s.shape.norm_eps)
 
 
-def _branch(s: _Step, at: Layer, x: Pointer, inputs: int, norm: Layer) -> Layer | None:
+def _branch(
+    s: _Step, at: LayerField, x: Pointer, inputs: int, norm: LayerField
+) -> LayerField | None:
     """Emit the product that ends a branch; returns the norm that still has to be applied to it."""
     hidden = s.shape.hidden
     if s.shape.post_norms:
@@ -191,7 +193,7 @@ def _branch(s: _Step, at: Layer, x: Pointer, inputs: int, norm: Layer) -> Layer 
     return None
 
 
-def _add_branch(s: _Step, row: Value, norm: Layer) -> None:
+def _add_branch(s: _Step, row: Value, norm: LayerField) -> None:
     hidden = s.shape.hidden
     branch = s.row(s.floats(Argument.BRANCH), row, hidden)
     onto = s.row(s.stream, row, hidden)
@@ -202,7 +204,7 @@ def _attention(s: _Step, layer: Value) -> None:
     f, shape, lanes = s.f, s.shape, s.lanes
     pool = PagedHeads(shape)
     qkv, attended = s.floats(Argument.QKV), s.floats(Argument.ATTENDED)
-    s.product(s.matrix(Layer.QKV), s.rows, s.normed, shape.hidden, qkv, shape.qkv, STORE)
+    s.product(s.matrix(LayerField.QKV), s.rows, s.normed, shape.hidden, qkv, shape.qkv, STORE)
     slots, lines = s.given.pointer(Argument.SLOTS, I64), s.given.pointer(Argument.LINES, I64)
     positions = s.given.pointer(Argument.POSITIONS, I64)
     table, pages = s.given.pointer(Argument.TABLE, I64), s.given[Argument.PAGES]
@@ -214,9 +216,15 @@ def _attention(s: _Step, layer: Value) -> None:
         own = keys + page * pool.page + slot % shape.page_size * pool.token
         rotation = rope + positions[row] * shape.rotary_dim
         prepare_heads(
-            f, shape, lanes, s.row(qkv, row, shape.qkv), s.weight(Layer.NORM_HEADS), rotation, own
+            f,
+            shape,
+            lanes,
+            s.row(qkv, row, shape.qkv),
+            s.weight(LayerField.NORM_HEADS),
+            rotation,
+            own,
         )
-    window = s.block_of_layer[Layer.WINDOW]
+    window = s.block_of_layer[LayerField.WINDOW]
     visible, drafts = s.given[Argument.VISIBLE], s.given.pointer(Argument.DRAFTS, I64)
     group = shape.num_heads // shape.num_kv_heads * shape.head_dim
     # All keys of a chunk are written: its later rows attend to the earlier ones.
@@ -235,4 +243,4 @@ def _attention(s: _Step, layer: Value) -> None:
         )
         query = s.row(qkv, row, shape.qkv) + head * group
         out = s.row(attended, row, shape.num_heads * shape.head_dim) + head * group
-        Attention(f, shape, s.processor).attend(query, context, s.scores, s.scores_stride, out)
+        GroupAttention(f, shape, s.processor).attend(query, context, s.scores, s.scores_stride, out)

@@ -63,7 +63,7 @@ class Argument(IntEnum):
     ``POSITIONS``: of the rotary embedding, ``SLOTS``: of the KV cache, ``LINES``: sequence of each
     row, all ``[rows]``. ``TABLE``: pages ``[lines, PAGES]``. ``VISIBLE``: bytes ``[rows,
     VISIBLE_STRIDE]``, whether each slot from ``DRAFTS`` on, which is ``[rows]``, is attended to;
-    null where drafts are no trees. ``LAYERS``: see ``Layer``. ``FINAL_NORM``: its weight.
+    null where drafts are no trees. ``LAYERS``: see ``LayerField``. ``FINAL_NORM``: its weight.
     ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for each thread and query head of a KV head.
     ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
     ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
@@ -106,7 +106,7 @@ class Argument(IntEnum):
 ARGUMENTS = len(Argument)
 
 
-class Product(IntEnum):
+class MatrixField(IntEnum):
     """Index of a number of a matrix within its layer's block."""
 
     FUNCTION = 0
@@ -117,7 +117,7 @@ class Product(IntEnum):
     OUTPUTS = 5
 
 
-class Layer(IntEnum):
+class LayerField(IntEnum):
     """Index of a number in a layer's block: four matrices, norms' weights, the sliding window."""
 
     QKV = 0

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.team_layout import HEADER, RING, Slot, Team
-from gatewayd_engine.kernels.llvm.builder import I32, I64, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import I32, I64, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 _IDLE_SPINS = 1 << 11
@@ -41,7 +41,7 @@ class _TypedPointer(ir.PointerType):  # type: ignore[misc]  # llvmlite has no ty
         return "ptr"
 
 
-def call_address(f: Function, address: Value, *values: Value | Pointer) -> None:
+def call_address(f: KernelFunction, address: Value, *values: Value | Pointer) -> None:
     """Call a function by its address; all functions called so return nothing."""
     kind = ir.FunctionType(ir.VoidType(), [value.ir.type for value in values])
     target = f.ir.inttoptr(address.ir, _TypedPointer(kind))
@@ -57,7 +57,7 @@ class Phases:
         arguments: of the job.
     """
 
-    def __init__(self, f: Function, processor: Processor, arguments: Pointer) -> None:
+    def __init__(self, f: KernelFunction, processor: Processor, arguments: Pointer) -> None:
         self._f, self._processor = f, processor
         self._counters = arguments + (Slot.PHASES - Slot.ARGUMENTS)
         self._phase = f.variable(0)
@@ -87,7 +87,7 @@ def add_team(module: ir.Module, processor: Processor) -> None:
     _add_member(module, processor)
     _add_start(module, processor)
     _add_join(module)
-    stop = Function(module, "stop_team", [[I64]], is_exported=True)
+    stop = KernelFunction(module, "stop_team", [[I64]], is_exported=True)
     (team,) = stop.arguments
     _exchange(stop, team + Team.GENERATION, stop.index(-1))
     _wake(stop, processor, team)
@@ -96,7 +96,7 @@ def add_team(module: ir.Module, processor: Processor) -> None:
 
 def _add_member(module: ir.Module, processor: Processor) -> None:
     """Add ``member(team, index, slot_size)``: it takes part in all jobs, one after another."""
-    f = Function(module, "member", [[I64], I64, I64], is_exported=True)
+    f = KernelFunction(module, "member", [[I64], I64, I64], is_exported=True)
     team, index, size = f.arguments
     job = f.variable(0)
     with f.repeat_while() as loop:
@@ -118,7 +118,7 @@ def _add_start(module: ir.Module, processor: Processor) -> None:
     It copies ``count`` arguments, clears the counters of ``phases``, and lets the members begin.
     """
     kinds = [[I64], I64, I64, I64, [I64], I64, I64, I64]
-    f = Function(module, "start_job", kinds, is_exported=True)
+    f = KernelFunction(module, "start_job", kinds, is_exported=True)
     team, members, size, function, arguments, count, phases, threads = f.arguments
     job = f.variable(f.index(0))
     place = f.variable(f.index(RING))
@@ -144,7 +144,7 @@ def _add_start(module: ir.Module, processor: Processor) -> None:
 
 def _add_join(module: ir.Module) -> None:
     """Add ``join_job(team, slot_size)``: the caller takes part in the job that was started last."""
-    f = Function(module, "join_job", [[I64], I64], is_exported=True)
+    f = KernelFunction(module, "join_job", [[I64], I64], is_exported=True)
     team, size = f.arguments
     slot = _slot(team, team[Team.OPEN], size)
     arguments, threads = slot + Slot.ARGUMENTS, slot[Slot.THREADS]
@@ -152,7 +152,7 @@ def _add_join(module: ir.Module) -> None:
     f.finish()
 
 
-def _next(f: Function, job: Value) -> Value:
+def _next(f: KernelFunction, job: Value) -> Value:
     """Return the number after a job's: positive, and in the ring's order when it starts again."""
     return f.choose(job < _MOST_GENERATION, job + 1, f.index(_MOST_GENERATION % RING + 1))
 
@@ -161,22 +161,22 @@ def _slot(team: Pointer, place: Value, size: Value) -> Pointer:
     return team + (place * size + HEADER)
 
 
-def _load(f: Function, cell: Pointer) -> Value:
+def _load(f: KernelFunction, cell: Pointer) -> Value:
     """Load a number that other threads write."""
     return Value(f, f.ir.load_atomic(cell.ir, "acquire", 8, typ=I64))
 
 
-def _exchange(f: Function, cell: Pointer, value: Value) -> None:
+def _exchange(f: KernelFunction, cell: Pointer, value: Value) -> None:
     """Store a number that other threads read."""
     f.ir.atomic_rmw("xchg", cell.ir, value.ir, "seq_cst")
 
 
-def _add(f: Function, cell: Pointer, value: int) -> Value:
+def _add(f: KernelFunction, cell: Pointer, value: int) -> Value:
     """Add to a number that other threads change, too; returns its former value."""
     return Value(f, f.ir.atomic_rmw("add", cell.ir, I64(value), "seq_cst"))
 
 
-def _pause(f: Function, processor: Processor) -> None:
+def _pause(f: KernelFunction, processor: Processor) -> None:
     """Tell the processor that this thread waits for another one."""
     if processor.triple.startswith("x86"):
         f.intrinsic("llvm.x86.sse2.pause", ir.VoidType())
@@ -185,7 +185,12 @@ def _pause(f: Function, processor: Processor) -> None:
 
 
 def _spin_until(
-    f: Function, processor: Processor, cell: Pointer, bound: Value, *, is_at_most: bool = False
+    f: KernelFunction,
+    processor: Processor,
+    cell: Pointer,
+    bound: Value,
+    *,
+    is_at_most: bool = False,
 ) -> None:
     """Wait until a number is at least ``bound``, or at most, and yield the processor meanwhile."""
     spins = f.variable(0)
@@ -198,7 +203,7 @@ def _spin_until(
             f.external("sched_yield", I32)
 
 
-def _await_change(f: Function, processor: Processor, team: Pointer, seen: Value) -> Value:
+def _await_change(f: KernelFunction, processor: Processor, team: Pointer, seen: Value) -> Value:
     """Wait until the team's generation differs from the one seen last, and return it."""
     spins = f.variable(0)
     with f.repeat_while() as loop:
@@ -211,7 +216,7 @@ def _await_change(f: Function, processor: Processor, team: Pointer, seen: Value)
     return _load(f, team + Team.GENERATION)
 
 
-def _sleep(f: Function, processor: Processor, team: Pointer, seen: Value) -> None:
+def _sleep(f: KernelFunction, processor: Processor, team: Pointer, seen: Value) -> None:
     number = _futex_number(processor)
     if number is None:
         f.external("usleep", I32, f.constant(I32, _NAP))
@@ -222,7 +227,7 @@ def _sleep(f: Function, processor: Processor, team: Pointer, seen: Value) -> Non
     _add(f, team + Team.SLEEPING, -1)
 
 
-def _wake(f: Function, processor: Processor, team: Pointer) -> None:
+def _wake(f: KernelFunction, processor: Processor, team: Pointer) -> None:
     number = _futex_number(processor)
     if number is not None:
         with f.when(_load(f, team + Team.SLEEPING) > 0):
@@ -234,7 +239,7 @@ def _futex_number(processor: Processor) -> int | None:
     return _FUTEX.get(processor.triple.split("-")[0]) if "linux" in processor.triple else None
 
 
-def _futex(f: Function, number: int, team: Pointer, what: int, value: Value) -> None:
+def _futex(f: KernelFunction, number: int, team: Pointer, what: int, value: Value) -> None:
     word = Value(f, (team + Team.GENERATION).ir)
     none = f.index(0)
     f.external(

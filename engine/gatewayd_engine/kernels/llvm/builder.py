@@ -1,9 +1,9 @@
 """Builder of one function in LLVM IR: values with operators, typed pointers, loops and vectors.
 
 Kernels are Python functions that emit code, as those of Triton are: Python's loops unroll, and
-``Function.loop`` emits one. Arithmetic is exact IEEE arithmetic in the order written; LLVM neither
-reorders it nor fuses a multiplication and an addition unless ``fma`` says so, hence the same bits
-on every run.
+``KernelFunction.loop`` emits one. Arithmetic is exact IEEE arithmetic in the order written; LLVM
+neither reorders it nor fuses a multiplication and an addition unless ``fma`` says so, hence the
+same bits on every run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Value:
 
     __slots__ = ("at", "ir")
 
-    def __init__(self, at: Function, value: ir.Value) -> None:
+    def __init__(self, at: KernelFunction, value: ir.Value) -> None:
         self.at = at
         self.ir = value
 
@@ -116,7 +116,7 @@ class Pointer:
 
     __slots__ = ("at", "element", "ir")
 
-    def __init__(self, at: Function, address: ir.Value, element: ir.Type) -> None:
+    def __init__(self, at: KernelFunction, address: ir.Value, element: ir.Type) -> None:
         self.at, self.ir, self.element = at, address, element
 
     def __add__(self, offset: Operand) -> Pointer:
@@ -158,12 +158,12 @@ class Pointer:
         return _size(self.element) * lanes
 
 
-class Variable:
+class LocalVariable:
     """A mutable local; LLVM keeps it in a register."""
 
     __slots__ = ("at", "slot", "type")
 
-    def __init__(self, at: Function, first: Value) -> None:
+    def __init__(self, at: KernelFunction, first: Value) -> None:
         self.at, self.type = at, first.ir.type
         # At the entry: a slot within a loop would grow the stack at each iteration.
         with at.ir.goto_entry_block():
@@ -179,7 +179,7 @@ class Variable:
         self.at.ir.store(value.ir, self.slot)
 
 
-class Function:
+class KernelFunction:
     """A function under construction.
 
     Args:
@@ -249,11 +249,11 @@ class Function:
         """Return a vector of int64 constants."""
         return Value(self, ir.Constant(ir.VectorType(I64, len(values)), list(values)))
 
-    def variable(self, first: Operand) -> Variable:
+    def variable(self, first: Operand) -> LocalVariable:
         """Create a mutable local; an int becomes an int64, a float a float32."""
         if not isinstance(first, Value):
             first = self.constant(F32 if isinstance(first, float) else I64, first)
-        return Variable(self, first)
+        return LocalVariable(self, first)
 
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
@@ -331,7 +331,7 @@ class Function:
         """Call a function of the C library; its arguments' types are those of the first call."""
         return self.intrinsic(name, returns, *values)
 
-    def call(self, function: Function, *values: Value | Pointer) -> Value:
+    def call(self, function: KernelFunction, *values: Value | Pointer) -> Value:
         """Call another function of the module."""
         return Value(self, self.ir.call(function.function, [value.ir for value in values]))
 
@@ -404,7 +404,7 @@ class Function:
             vector = combine(low, self.shuffle(vector, vector, range(lanes, 2 * lanes)))
         return self.lane(vector, 0)
 
-    def finish(self, value: Value | None = None) -> Function:
+    def finish(self, value: Value | None = None) -> KernelFunction:
         """Return from the function."""
         if value is None:
             self.ir.ret_void()
@@ -414,11 +414,11 @@ class Function:
 
 
 class Loop:
-    """A loop of ``Function.repeat_while``."""
+    """A loop of ``KernelFunction.repeat_while``."""
 
     __slots__ = ("_at", "_end")
 
-    def __init__(self, at: Function, end: ir.Block) -> None:
+    def __init__(self, at: KernelFunction, end: ir.Block) -> None:
         self._at, self._end = at, end
 
     def stop_unless(self, condition: Value) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.llvm.builder import F32, I64, Function, new_module
+from gatewayd_engine.kernels.llvm.builder import F32, I64, KernelFunction, new_module
 from gatewayd_engine.kernels.llvm.compiler import to_object
 from gatewayd_engine.kernels.llvm.library import Library
 from gatewayd_engine.kernels.llvm.processor import Processor, host
@@ -29,7 +29,7 @@ class Emitted:
     """A compiled function.
 
     Args:
-        parameters: see ``Function``.
+        parameters: see ``KernelFunction``.
         emit: emits its body.
     """
 
@@ -40,7 +40,7 @@ class Emitted:
     ) -> None:
         processor = this_processor()
         module = new_module("emitted")
-        f = Function(module, "emitted", parameters, is_exported=True)
+        f = KernelFunction(module, "emitted", parameters, is_exported=True)
         emit(f, *f.arguments)
         f.finish()
         self._library = Library(to_object(module, processor))

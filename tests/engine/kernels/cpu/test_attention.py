@@ -9,9 +9,9 @@ from functools import cache
 import pytest
 import torch
 
-from gatewayd_engine.kernels.cpu.attention import Attention, Context
+from gatewayd_engine.kernels.cpu.attention import Context, GroupAttention
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
-from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
 from tests.engine.kernels.cpu.emitting import Emitted, this_processor
 
 LAYERS, KV_HEADS = 2, 3
@@ -67,7 +67,7 @@ def attention(case: Case) -> Emitted:
         pytest.skip("the sizes are no multiples of a vector")
 
     def emit(
-        f: Function,
+        f: KernelFunction,
         query: Pointer,
         keys: Pointer,
         table: Pointer,
@@ -79,7 +79,9 @@ def attention(case: Case) -> Emitted:
         out: Pointer,
     ) -> None:
         context = Context(keys, table, first, end, visible, drafts)
-        Attention(f, shape, this_processor()).attend(query, context, scores, f.index(STRIDE), out)
+        GroupAttention(f, shape, this_processor()).attend(
+            query, context, scores, f.index(STRIDE), out
+        )
 
     return Emitted([[F32], [F32], [I64], I64, I64, [I8], I64, [F32], [F32]], emit)
 

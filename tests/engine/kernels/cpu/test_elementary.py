@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.cpu import elementary
-from gatewayd_engine.kernels.llvm.builder import Function, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer, Value
 from tests.engine.kernels.cpu.emitting import FLOATS, NUMBER, Emitted, this_processor
 
 ACTIVATIONS = ("silu", "gelu_tanh", "gelu")
@@ -28,7 +28,7 @@ def emitted(name: str) -> Emitted:
     lanes = this_processor().lanes
     function = getattr(elementary, name)
 
-    def emit(f: Function, x: Pointer, out: Pointer, count: Value) -> None:
+    def emit(f: KernelFunction, x: Pointer, out: Pointer, count: Value) -> None:
         with f.loop(0, count, lanes) as at:
             out.store(function(f, x.vector(lanes, at)), at)
 

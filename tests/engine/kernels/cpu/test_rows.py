@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gatewayd_engine.kernels.cpu.argmax import argmax, cap
 from gatewayd_engine.kernels.cpu.heads import rotate
 from gatewayd_engine.kernels.cpu.norm import add_normalised, normalise
-from gatewayd_engine.kernels.llvm.builder import Function, Pointer
+from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer
 from tests.engine.kernels.cpu.emitting import FLOATS, INTEGERS, Emitted, this_processor
 
 EPS = 1e-5
@@ -31,7 +31,7 @@ def norm(size: int, adds: bool) -> Emitted:
     lanes = this_processor().lanes
     function = add_normalised if adds else normalise
 
-    def emit(f: Function, x: Pointer, weight: Pointer, out: Pointer) -> None:
+    def emit(f: KernelFunction, x: Pointer, weight: Pointer, out: Pointer) -> None:
         function(f, x, weight, out, size, lanes, EPS)
 
     return Emitted([FLOATS, FLOATS, FLOATS], emit)
@@ -39,7 +39,7 @@ def norm(size: int, adds: bool) -> Emitted:
 
 @cache
 def rotation(size: int) -> Emitted:
-    def emit(f: Function, x: Pointer, angles: Pointer) -> None:
+    def emit(f: KernelFunction, x: Pointer, angles: Pointer) -> None:
         rotate(f, x, angles, size, this_processor().lanes)
 
     return Emitted([FLOATS, FLOATS], emit)
@@ -47,7 +47,7 @@ def rotation(size: int) -> Emitted:
 
 @cache
 def largest() -> Emitted:
-    def emit(f: Function, row: Pointer, best: Pointer, index: Pointer) -> None:
+    def emit(f: KernelFunction, row: Pointer, best: Pointer, index: Pointer) -> None:
         best[0], index[0] = argmax(f, row, COUNT, this_processor().lanes)
 
     return Emitted([FLOATS, FLOATS, INTEGERS], emit)

@@ -18,10 +18,10 @@ import torch
 from gatewayd_engine.kernels.cpu import team as team_module
 from gatewayd_engine.kernels.cpu import team_code
 from gatewayd_engine.kernels.cpu.select import thread_team
-from gatewayd_engine.kernels.cpu.step_layout import LAYER_SIZE, Layer, StepShape
+from gatewayd_engine.kernels.cpu.step_layout import LAYER_SIZE, LayerField, StepShape
 from gatewayd_engine.kernels.cpu.team import MOST_PHASES, ThreadTeam
 from gatewayd_engine.kernels.cpu.team_layout import MOST_ARGUMENTS, RING, Team
-from gatewayd_engine.kernels.llvm.builder import I64, Function, Pointer, Value, new_module
+from gatewayd_engine.kernels.llvm.builder import I64, KernelFunction, Pointer, Value, new_module
 from gatewayd_engine.kernels.llvm.compiler import to_object
 from gatewayd_engine.kernels.llvm.library import Library
 from gatewayd_engine.model import fused_step
@@ -41,7 +41,7 @@ def mixing() -> Emitted:
     of a part.
     """
 
-    def emit(f: Function, given: Pointer, thread: Value, threads: Value) -> None:
+    def emit(f: KernelFunction, given: Pointer, thread: Value, threads: Value) -> None:
         buffers, count = [given.pointer(i, I64) for i in (0, 1)], given[2]
         phases = team_code.Phases(f, this_processor(), given)
         with f.loop(0, given[3], 2):
@@ -56,7 +56,7 @@ def mixing() -> Emitted:
 def holding() -> Emitted:
     """A job that ends at once for its caller; the others leave it when a flag is set."""
 
-    def emit(f: Function, given: Pointer, thread: Value, threads: Value) -> None:
+    def emit(f: KernelFunction, given: Pointer, thread: Value, threads: Value) -> None:
         flag = given.pointer(0, I64)
         with f.when(thread > 0), f.repeat_while() as loop:
             loop.stop_unless(team_code._load(f, flag).equals(0))
@@ -350,16 +350,16 @@ def dropped_step(team: ThreadTeam) -> None:
 
     head, norm = linear(64), torch.ones(hidden)
     products = {
-        Layer.QKV: linear(shape.qkv),
-        Layer.OUT: linear(hidden),
-        Layer.GATE_UP: linear(128, "silu"),
-        Layer.DOWN: linear(hidden),
+        LayerField.QKV: linear(shape.qkv),
+        LayerField.OUT: linear(hidden),
+        LayerField.GATE_UP: linear(128, "silu"),
+        LayerField.DOWN: linear(hidden),
     }
     blocks = np.zeros((layers, LAYER_SIZE), np.int64)
     for block in blocks:
         for at, product in products.items():
             fused_step._describe(product, block[at:])
-        block[Layer.NORM_ATTENTION] = block[Layer.NORM_MLP] = norm.data_ptr()
+        block[LayerField.NORM_ATTENTION] = block[LayerField.NORM_MLP] = norm.data_ptr()
     table = torch.ones(64, 16, 2)
     decoder: Any = SimpleNamespace(rotary=SimpleNamespace(by_pair=lambda: table))
     zeros = np.zeros(1, np.int64)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.kernels.llvm import library
-from gatewayd_engine.kernels.llvm.builder import I64, Function, new_module
+from gatewayd_engine.kernels.llvm.builder import I64, KernelFunction, new_module
 from gatewayd_engine.kernels.llvm.compiler import to_object
 from gatewayd_engine.kernels.llvm.library import Library, load_or_compile
 from gatewayd_engine.kernels.llvm.processor import Processor, host
@@ -34,7 +34,7 @@ class Code:
     def compile(self) -> bytes:
         self.compiled += 1
         module = new_module("answer")
-        f = Function(module, "answer", [[I64]], is_exported=True)
+        f = KernelFunction(module, "answer", [[I64]], is_exported=True)
         f.arguments[0][0] = self.number
         f.finish()
         return to_object(module, self.processor)

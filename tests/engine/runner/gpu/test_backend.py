@@ -117,6 +117,9 @@ def test_an_engine_on_a_device_that_is_not_there_does_not_start(
         assemble(asked, PluginHost(Catalog.installed()), lambda stage, part: None)
 
 
-def test_runners_overlap_on_a_device_alone(make_device_engine: Make, make_engine: Make) -> None:
+def test_runners_of_devices_and_of_fused_steps_overlap(
+    make_device_engine: Make, make_engine: Make
+) -> None:
     assert runner_of(make_device_engine()).overlaps
-    assert not runner_of(make_engine()).overlaps
+    assert runner_of(make_engine()).overlaps
+    assert not runner_of(make_engine(cpu_kernels="torch")).overlaps

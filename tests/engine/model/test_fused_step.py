@@ -20,6 +20,8 @@ from gatewayd_engine.model.spec import read_spec
 
 PAGE = 16
 Ours = Callable[[Decoder, torch.Tensor], torch.Tensor]
+WIDEST = 16
+"""Numbers of the widest vector that kernels use."""
 UNFIT = {"mixtral", "mixtral_window", "qwen3_moe", "qwen3_moe_sparse_step", "phi3", "phi3_longrope"}
 """Variants with experts, or whose rotated part of a head is no multiple of a vector."""
 
@@ -71,7 +73,8 @@ def test_logits_are_those_of_transformers(
     folder = checkpoint(variant)
     decoder = loaded(folder)
     if fused_step(decoder, PAGE) is None:
-        assert variant in UNFIT
+        # Heads of 24 numbers are no multiple of a vector of 16.
+        assert variant in UNFIT or decoder.spec.head_dim % WIDEST
         return
     (hidden,) = Run(decoder, 1, 90)([(0, 0, prompts[0])])
     made = decoder.logits(hidden)
@@ -134,7 +137,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_chunk(
 def test_drafts_of_a_tree_attend_to_their_ancestors(
     checkpoint: Callable[[str], Path], prompts: torch.Tensor
 ) -> None:
-    decoder = loaded(checkpoint("gemma2"))
+    decoder = loaded(checkpoint("gemma2_uncapped"))
     prompt, length = prompts[0], 40
     # Two branches behind the last token: drafts 1 and 3, and draft 2.
     parents = [-1, -1, 0]

@@ -1,6 +1,7 @@
 """A team of threads that run compiled jobs together, from the thread that calls them.
 
-The threads stay in machine code and never take the interpreter lock. A job ends with its call.
+The threads stay in machine code and never take the interpreter lock. A job ends when its caller
+joins it.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ class ThreadTeam:
                 *(self._address, self.size - 1, self._slot, function),
                 *(arguments.ctypes.data, count, phases, threads),
             )
-            self._owners.append(owners)
+            if threads > 1:  # other jobs take no slot of the ring
+                self._owners.append(owners)
             self._live, self._opener = live, os.getpid()
 
     def join(self) -> None:

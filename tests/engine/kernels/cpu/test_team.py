@@ -301,7 +301,7 @@ def test_a_started_job_is_completed_by_the_next_one(threads: int) -> None:
 
 
 def test_what_a_job_uses_is_referenced_as_long_as_it_may_be_read() -> None:
-    team, mixed = new_team(1), Mixed()
+    team, mixed = new_team(2), Mixed()
 
     def own(live: object, owners: object) -> None:
         mixed.start(team, live=live, owners=owners)
@@ -313,6 +313,12 @@ def test_what_a_job_uses_is_referenced_as_long_as_it_may_be_read() -> None:
     assert refs[0]() is not None
     team.join()
     assert refs[0]() is None
+    # Jobs of the caller's thread alone push no other job out of the ring.
+    team.use(1)
+    for _ in range(RING + 1):
+        mixed.run(team)
+    assert refs[1]() is not None
+    team.use(2)
     for _ in range(RING - 1):
         mixed.run(team)
         assert refs[1]() is not None

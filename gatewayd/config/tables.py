@@ -122,6 +122,7 @@ class EngineTable(ConfigTable):
     cascade_attention: bool = False
     capture: Literal["auto", "off"] = "auto"
     cpu_kernels: Literal["auto", "torch"] = "auto"
+    cpu_activations: Literal["int8", "float"] = "int8"
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     kv_pages: int | None = Field(default=None, ge=2)
     draft_memory: ByteSize | None = Field(default=None, ge=0)

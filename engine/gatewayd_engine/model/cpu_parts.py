@@ -16,10 +16,13 @@ class CompiledParts(PlainParts):
 
     Args:
         team: threads that compute the products.
+        rounds_activations: whether low-bit integer weights are multiplied with activations that
+            are rounded to 8-bit integers; else with floats.
     """
 
-    def __init__(self, team: ThreadTeam) -> None:
+    def __init__(self, team: ThreadTeam, *, rounds_activations: bool) -> None:
         self._team = team
+        self._rounds_activations = rounds_activations
 
     def linear(
         self,
@@ -32,7 +35,10 @@ class CompiledParts(PlainParts):
         if isinstance(weight, SparseWeight):
             weight = weight.values  # no CPU has a sparse kernel
         if dtype == torch.float32 and isinstance(weight, torch.Tensor | GroupedWeight):
-            made = panel_linear(self._team, weight, bias, activation)
+            made = panel_linear(
+                *(self._team, weight, bias, activation),
+                rounds_activations=self._rounds_activations,
+            )
             if made is not None:
                 return made
         return super().linear(weight, bias, dtype, activation)

@@ -13,6 +13,7 @@ from gatewayd_engine.kernels.cpu.code import step_code
 from gatewayd_engine.kernels.cpu.step_layout import (
     ARGUMENTS,
     LAYER_SIZE,
+    MATRICES,
     OTHER_PHASES,
     PHASES_PER_LAYER,
     Argument,
@@ -110,6 +111,10 @@ class FusedStep:
         given[Argument.HEAD] = self._head.ctypes.data
         given[Argument.SUMS] = team.sums.ctypes.data
         given[Argument.SUMS_STRIDE] = team.sums.shape[1]
+        sizes = [self._head[MatrixField.ROUNDED_SIZE]]
+        for at in MATRICES:
+            sizes += list(blocks[:, at + MatrixField.ROUNDED_SIZE])
+        self._rounded_size = int(max(sizes))
         self._scores = torch.empty(0)
         self._buffers: tuple[torch.Tensor, ...] = ()
         self._most_rows = 0
@@ -187,6 +192,7 @@ class FusedStep:
                 Argument.ATTENDED: shape.num_heads * shape.head_dim,
                 Argument.GATED: shape.intermediate,
                 Argument.BRANCH: shape.hidden if shape.post_norms else 0,
+                Argument.ROUNDED: self._rounded_size,
             }
             self._buffers = tuple(torch.empty(count, width) for width in widths.values())
             for at, buffer in zip(widths, self._buffers, strict=True):
@@ -268,3 +274,5 @@ def _describe(linear: PanelLinear, block: NDArray[np.int64]) -> None:
     block[MatrixField.INPUTS] = panels.inputs
     block[MatrixField.GROUPS] = panels.groups
     block[MatrixField.OUTPUTS] = panels.outputs
+    block[MatrixField.ROUNDING] = linear.rounding
+    block[MatrixField.ROUNDED_SIZE] = linear.rounded_size

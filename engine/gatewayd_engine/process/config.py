@@ -102,6 +102,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     cpu_kernels: str = "auto"
     """Kernels of a CPU: ``auto`` compiles them where the processor is supported, ``torch`` uses
     torch's operations."""
+    cpu_activations: str = "int8"
+    """What compiled kernels multiply low-bit integer weights with: activations rounded to ``int8``,
+    32 with one scale, or ``float`` ones."""
     max_running: int = 64
     max_batch_tokens: int = 512
     max_model_len: int | None = None

@@ -114,7 +114,10 @@ class CpuBackend:
         self._team: ThreadTeam | None = None
         if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
             self._team = thread_team(self._threads)
-        self.parts: LayerParts = PlainParts() if self._team is None else CompiledParts(self._team)
+        self.parts: LayerParts = PlainParts()
+        if self._team is not None:
+            is_rounded = config.cpu_activations == "int8"
+            self.parts = CompiledParts(self._team, rounds_activations=is_rounded)
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""

@@ -131,6 +131,7 @@ def engine_config(config: Config) -> EngineConfig:
         cascade_attention=engine.cascade_attention,
         capture=engine.capture,
         cpu_kernels=engine.cpu_kernels,
+        cpu_activations=engine.cpu_activations,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),
         max_running=chosen.max_running,

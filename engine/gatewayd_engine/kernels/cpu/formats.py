@@ -48,6 +48,19 @@ def open_group(f: KernelFunction, form: PanelFormat, group: Pointer, lanes: int)
     return WeightGroup(group + form.header_bytes(lanes), scales, offsets)
 
 
+def open_nested(
+    f: KernelFunction, form: PanelFormat, nest: Pointer, group: Pointer, lanes: int
+) -> WeightGroup:
+    """Load a group's factors, which are multiples of those at ``nest``."""
+    numbers = []
+    for i in range(2 * form.num_factors):
+        whole = f.convert(group.vector(lanes, i * lanes), "sext", _words(lanes))
+        multiple = f.convert(whole, "sitofp", _floats(lanes))
+        numbers.append(multiple * nest.cast(F32).vector(lanes, i * lanes))
+    offsets = (numbers[2], numbers[3]) if form.num_factors > 1 else None
+    return WeightGroup(group + form.header_bytes(lanes), (numbers[0], numbers[1]), offsets)
+
+
 def _factors(f: KernelFunction, form: PanelFormat, group: Pointer, index: int, lanes: int) -> Value:
     """Load one of the vectors of a group's factors."""
     if form.factors == "f32":

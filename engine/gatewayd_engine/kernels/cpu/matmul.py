@@ -10,15 +10,26 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.elementary import ACTIVATIONS
-from gatewayd_engine.kernels.cpu.formats import load, open_group
+from gatewayd_engine.kernels.cpu.float_tile import add_float_tile
+from gatewayd_engine.kernels.cpu.integer_tile import add_integer_tile
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, Job
-from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
+from gatewayd_engine.kernels.cpu.panel_layout import (
+    NEST,
+    ROUNDED,
+    PanelFormat,
+    code_layout,
+    rounded_bytes,
+)
+from gatewayd_engine.kernels.cpu.rounding import add_rounding
 from gatewayd_engine.kernels.cpu.team_code import Phases
 from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 ROW_BLOCK_BYTES = 1 << 18
 """Inputs that are multiplied with a panel before the next one is read; they stay in the cache."""
+
+_MOST_ROUNDED_ROWS = 8
+"""Of a tile whose activations are rounded: its code is longer, and takes longer to compile."""
 
 _SHARES = 4
 """Parts of a product for each thread: several, so that a thread that lost its processor does not
@@ -30,11 +41,6 @@ def share(f: KernelFunction, panels: Value, threads: Value) -> Value:
     return (f.most(panels // (threads * _SHARES), 1) + 3) // 4 * 4
 
 
-def panels_at_once(rows: int, processor: Processor) -> int:
-    """Panels of a tile of few rows, for eight independent chains of additions if possible."""
-    return max(1, min(4, processor.row_tile // rows))
-
-
 def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> KernelFunction:
     """Add ``matmul_FORMAT`` to a module.
 
@@ -43,13 +49,18 @@ def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Ke
     and end panel, scratch of ``row_tile * 8 * lanes`` numbers.
     """
     lanes, most = processor.lanes, processor.row_tile
-    tiles = {n: _add_tile(module, processor, form, n) for n in range(1, most + 1)}
-    few = {n: panels for n in tiles if (panels := panels_at_once(n, processor)) > 1}
+    add_tile = add_float_tile
+    if form.span:
+        add_tile, most = add_integer_tile, min(most, _MOST_ROUNDED_ROWS)
+    tiles = {n: add_tile(module, processor, form, n) for n in range(1, most + 1)}
+    few = {n: panels for n in tiles if (panels := processor.panels_at_once(n)) > 1}
     epilogue = _add_epilogue(module, lanes)
     kinds = [[F32], I64, I64, [I8], I64, I64, I64, [F32], [F32], I64, I64, I64, I64, [F32]]
     f = KernelFunction(module, f"matmul_{form.name}", kinds, is_exported=True)
     x, ldx, rows, weights, k, groups, n, bias, out, ldo, kind, first, end, sums = f.arguments
     stride = groups * form.header_bytes(lanes) + k * form.input_bytes(lanes)
+    if form.is_nested:
+        stride = stride + k // NEST * form.nest_bytes(lanes)
 
     def compute(row: Value, size: int, panel: Value, panels: int) -> None:
         f.call(
@@ -85,7 +96,9 @@ def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Ke
                 compute(f.index(0), number, panel, 1)
     most_few = max(few, default=0)
     with f.when(rows > most_few):
-        block = f.most(f.index(most), (f.index(ROW_BLOCK_BYTES // 4) // k) // most * most)
+        block = f.most(
+            f.index(most), (f.index(ROW_BLOCK_BYTES // (2 if form.span else 4)) // k) // most * most
+        )
         with f.loop(0, rows, block) as start:
             here = f.least(block, rows - start)
             # Tiles of nearly the same size: eight rows are four and four rather than six and two.
@@ -105,59 +118,37 @@ def add_matmul(module: ir.Module, processor: Processor, form: PanelFormat) -> Ke
 def add_product(
     module: ir.Module, processor: Processor, form: PanelFormat, matmul: KernelFunction
 ) -> None:
-    """Add ``product_FORMAT``, a job for a team that computes a whole product; see ``Job``."""
+    """Add ``product_FORMAT``, a job for a team that computes a whole product; see ``Job``.
+
+    Where activations are rounded, it also adds ``round_FORMAT``; see ``rounding``.
+    """
+    rounding = None
+    if form.span:
+        layout = code_layout(form.codes, processor.dots)
+        rounding = add_rounding(module, processor, form.name, layout)
     f = KernelFunction(module, f"product_{form.name}", [[I64], I64, I64], is_exported=True)
     given, thread, threads = f.arguments
     sums = given.pointer(Job.SUMS, F32) + thread * given[Job.SUMS_STRIDE]
-    outputs = given[Job.OUTPUTS]
+    outputs, inputs, rows = given[Job.OUTPUTS], given[Job.INPUTS], given[Job.ROWS]
+    x, ldx = given.pointer(Job.X, F32), given[Job.LDX]
     width = 2 * processor.lanes
     panels = (outputs + (width - 1)) // width
     size = share(f, panels, threads)
-    with Phases(f, processor, given).parts(panels, size) as (first, end):
+    phases = Phases(f, processor, given)
+    if rounding is not None:
+        rounded = given.pointer(Job.ROUNDED, F32)
+        stride = inputs // ROUNDED * (rounded_bytes(ROUNDED, layout) // 4)
+        with phases.parts(rows, 1) as (row, _):
+            f.call(rounding, x + row * ldx, rounded + row * stride, inputs)
+        x, ldx = rounded, stride
+    with phases.parts(panels, size) as (first, end):
         f.call(
             matmul,
-            *(given.pointer(Job.X, F32), given[Job.LDX], given[Job.ROWS]),
-            *(given.pointer(Job.WEIGHTS, I8), given[Job.INPUTS], given[Job.GROUPS], outputs),
+            *(x, ldx, rows, given.pointer(Job.WEIGHTS, I8), inputs, given[Job.GROUPS], outputs),
             *(given.pointer(Job.BIAS, F32), given.pointer(Job.OUT, F32), given[Job.LDO]),
             *(given[Job.EPILOGUE], first, end, sums),
         )
     f.finish()
-
-
-def _add_tile(
-    module: ir.Module, processor: Processor, form: PanelFormat, rows: int
-) -> KernelFunction:
-    """Add the sums of ``rows`` inputs with a number of adjacent panels: 1 or ``panels_at_once``."""
-    lanes, several = processor.lanes, panels_at_once(rows, processor)
-    kinds = [[F32], I64, [I8], I64, I64, I64, [F32], I64]
-    f = KernelFunction(module, f"tile_{form.name}_{rows}", kinds)
-    x, ldx, weights, stride, k, groups, sums, given = f.arguments
-    inputs: list[Pointer] = [x + ldx * row for row in range(rows)]
-    size = k // groups
-    group_bytes = size * form.input_bytes(lanes) + form.header_bytes(lanes)
-    for panels in {1, several}:
-        with f.when(given.equals(panels)):
-            accumulators = [
-                [(f.variable(f.zeros(lanes)), f.variable(f.zeros(lanes))) for _ in range(panels)]
-                for _ in inputs
-            ]
-            with f.loop(0, groups) as group:
-                at = group * group_bytes
-                opened = [
-                    open_group(f, form, weights + (stride * i + at), lanes) for i in range(panels)
-                ]
-                with f.loop(0, size) as step:
-                    for i, panel in enumerate(opened):
-                        halves = load(f, form, panel, step, lanes)
-                        for row, pairs in zip(inputs, accumulators, strict=True):
-                            value = f.splat(row[group * size + step], lanes)
-                            for half, total in zip(halves, pairs[i], strict=True):
-                                total.set(f.fma(value, half, total.get()))
-            for i in range(panels):
-                for number, pairs in enumerate(accumulators):
-                    for side, total in enumerate(pairs[i]):
-                        sums.store(total.get(), ((i * rows + number) * 2 + side) * lanes)
-    return f.finish()
 
 
 def _add_epilogue(module: ir.Module, lanes: int) -> KernelFunction:

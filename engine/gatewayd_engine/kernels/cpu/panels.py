@@ -15,7 +15,7 @@ from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_hooks.quantization import GroupedWeight
 
 F32, BF16, F16 = PanelFormat("f32"), PanelFormat("bf16"), PanelFormat("f16")
-_DTYPES = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16}
+DTYPES = {F32: torch.float32, BF16: torch.bfloat16, F16: torch.float16}
 _NIBBLES = 4
 
 
@@ -40,7 +40,7 @@ class Panels:
 def smallest_exact(weight: torch.Tensor) -> PanelFormat:
     """Return the smallest format from which float32 weights are read back unchanged."""
     for form in (BF16, F16):
-        if torch.equal(weight.to(_DTYPES[form]).float(), weight):
+        if torch.equal(weight.to(DTYPES[form]).float(), weight):
             return form
     return F32
 
@@ -54,7 +54,7 @@ def pack(weight: torch.Tensor, lanes: int, form: PanelFormat | None = None) -> P
         form: of floats; None for the smallest that is exact.
     """
     form = smallest_exact(weight) if form is None else form
-    halves = by_input(weight.to(_DTYPES[form]), lanes)  # [panels, in, 2, lanes]
+    halves = by_input(weight.to(DTYPES[form]), lanes)  # [panels, in, 2, lanes]
     if form is BF16:
         # Interleaved: a shift of 32-bit lanes widens one half of them, a mask the other one.
         halves = halves.transpose(2, 3)
@@ -77,7 +77,7 @@ def pack_codes(weight: GroupedWeight, lanes: int) -> Panels | None:
     if form.is_packed:
         halves = halves[:, :, 0] | (halves[:, :, 1] << _NIBBLES)
     each = [
-        by_input(factor.to(_DTYPES[stored]), lanes).flatten(2).view(torch.uint8)
+        by_input(factor.to(DTYPES[stored]), lanes).flatten(2).view(torch.uint8)
         for factor in factors
     ]
     # Group by group: its factors, then its inputs.

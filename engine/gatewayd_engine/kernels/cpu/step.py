@@ -1,7 +1,8 @@
 """A fused step: all layers of a Llama-like decoder in one call, on all threads of a team.
 
-A layer is eight or nine phases, each of which needs the results of the one before; see
-``team_code.Phases``. A row's numbers do not depend on the thread that computes them.
+A layer is eight or nine phases, each of which needs the results of the one before, and one more for
+each product whose inputs are rounded; see ``team_code.Phases``. A row's numbers do not depend on
+the thread that computes them.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class _Step:
         outputs: int,
         epilogue: int,
     ) -> None:
-        """Emit a phase that multiplies ``x`` with a matrix.
+        """Emit a phase that multiplies ``x`` with a matrix, after rounding it where it has to be.
 
         Args:
             block: of the matrix.
@@ -85,13 +86,23 @@ class _Step:
             epilogue: see ``matmul``.
         """
         f = self.f
+        rounding, ldx = block[MatrixField.ROUNDING], f.variable(inputs)
+        source = f.variable(x.number())
+        with f.when(rounding.differs(0)):
+            size, rounded = block[MatrixField.ROUNDED_SIZE], self.floats(Argument.ROUNDED)
+            with self.phases.parts(rows, 1) as (row, _):
+                line = self.row(x, row, inputs), rounded + row * size
+                call_address(f, rounding, *line, block[MatrixField.INPUTS])
+            source.set(rounded.number())
+            ldx.set(size)
         count = block[MatrixField.OUTPUTS]
         panels = (count + (2 * self.lanes - 1)) // (2 * self.lanes)
         with self.phases.parts(panels, share(f, panels, self.threads)) as (first, end):
             call_address(
                 f,
                 block[MatrixField.FUNCTION],
-                *(x, f.index(inputs), rows, block.pointer(MatrixField.WEIGHTS, I8)),
+                *(f.address(source.get(), F32), ldx.get(), rows),
+                block.pointer(MatrixField.WEIGHTS, I8),
                 *(block[MatrixField.INPUTS], block[MatrixField.GROUPS], count),
                 block.pointer(MatrixField.BIAS, F32),
                 *(out, f.index(outputs), f.index(epilogue), first, end, self.sums),

@@ -68,7 +68,8 @@ class Argument(IntEnum):
     ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
     ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
     logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix. ``LOGITS``: ``[wanted,
-    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``.
+    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``. ``ROUNDED``:
+    scratch for the rounded inputs of a product, the widest of them for as many rows.
     """
 
     ROWS = 0
@@ -101,13 +102,18 @@ class Argument(IntEnum):
     LOGITS = 27
     BEST = 28
     TOKENS = 29
+    ROUNDED = 30
 
 
 ARGUMENTS = len(Argument)
 
 
 class MatrixField(IntEnum):
-    """Index of a number of a matrix within its layer's block."""
+    """Index of a number of a matrix within its layer's block.
+
+    ``ROUNDING``: address of the function that rounds a row of inputs; 0 where they stay floats.
+    ``ROUNDED_SIZE``: of such a row, in numbers of 32 bits.
+    """
 
     FUNCTION = 0
     WEIGHTS = 1
@@ -115,6 +121,8 @@ class MatrixField(IntEnum):
     INPUTS = 3
     GROUPS = 4
     OUTPUTS = 5
+    ROUNDING = 6
+    ROUNDED_SIZE = 7
 
 
 class LayerField(IntEnum):
@@ -132,8 +140,9 @@ class LayerField(IntEnum):
     WINDOW = 37
 
 
+MATRICES = (LayerField.QKV, LayerField.OUT, LayerField.GATE_UP, LayerField.DOWN)
 LAYER_SIZE = 40
-PHASES_PER_LAYER = 9
+PHASES_PER_LAYER = 13
 """At most."""
-OTHER_PHASES = 4
-"""The last norm, the selection of rows, the head, and their tokens."""
+OTHER_PHASES = 5
+"""The last norm, the selection of rows, their rounding, the head, and their tokens."""

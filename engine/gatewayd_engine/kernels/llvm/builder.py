@@ -38,6 +38,11 @@ class Value:
         self.ir = value
 
     @property
+    def is_vector(self) -> bool:
+        """Whether it has several lanes."""
+        return isinstance(self.ir.type, ir.VectorType)
+
+    @property
     def is_float(self) -> bool:
         """Whether it holds floats."""
         kind = self.ir.type
@@ -150,9 +155,13 @@ class Pointer:
         """Load an address that is stored as an int64."""
         return self.at.address(self.cast(I64)[index], element)
 
+    def number(self) -> Value:
+        """Return the address as an int64."""
+        return Value(self.at, self.at.ir.ptrtoint(self.ir, I64))
+
     def is_set(self) -> Value:
         """Whether the address is not null."""
-        return Value(self.at, self.at.ir.ptrtoint(self.ir, I64)).differs(0)
+        return self.number().differs(0)
 
     def _align(self, lanes: int) -> int:
         return _size(self.element) * lanes
@@ -240,6 +249,10 @@ class KernelFunction:
     def floats(self, lanes: int, value: float) -> Value:
         """Return a vector with one float32 in all lanes."""
         return self.like(self.zeros(lanes), value)
+
+    def repeated(self, kind: ir.VectorType, value: int) -> Value:
+        """Return a vector of a type with one integer in all lanes."""
+        return Value(self, ir.Constant(kind, [ir.Constant(kind.element, value)] * kind.count))
 
     def vector_of(self, values: Sequence[float]) -> Value:
         """Return a vector of float32 constants."""
@@ -358,6 +371,11 @@ class KernelFunction:
     def convert(self, value: Value, how: str, kind: ir.Type) -> Value:
         """Convert to another type by the instruction of that name, like ``zext`` or ``fptosi``."""
         return Value(self, getattr(self.ir, how)(value.ir, kind))
+
+    def saturated(self, value: Value, kind: ir.Type) -> Value:
+        """Convert float32 to int32, limited to its range; NaN becomes 0."""
+        suffix = f"v{kind.count}i32.v{kind.count}f32" if value.is_vector else "i32.f32"
+        return self.intrinsic(f"llvm.fptosi.sat.{suffix}", kind, value)
 
     def sums_in_blocks(self, vectors: Sequence[Value]) -> Value:
         """Add the lanes of four vectors within each block of four lanes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,8 @@ class Processor:
         features: LLVM's feature string.
         lanes: float32 numbers in a vector register.
         registers: number of vector registers.
+        dots: instructions that add products of small integers: ``madd`` (pairs, in 16 bits), or
+            ``vnni`` or ``sdot`` (four bytes each); empty for none.
     """
 
     kind: str
@@ -24,6 +26,7 @@ class Processor:
     features: str
     lanes: int
     registers: int
+    dots: str
 
     @property
     def row_tile(self) -> int:
@@ -33,16 +36,23 @@ class Processor:
         """
         return min((self.registers - 4) // 2, 12)
 
+    def panels_at_once(self, rows: int) -> int:
+        """Return the panels of a tile of few rows, for eight independent chains of additions."""
+        return max(1, min(4, self.row_tile // rows))
+
 
 _LINUX, _APPLE = "unknown-linux-gnu", "apple-darwin"
-AVX2 = Processor("avx2", f"x86_64-{_LINUX}", "x86-64-v3", "", 8, 16)
-AVX512 = Processor("avx512", f"x86_64-{_LINUX}", "x86-64-v4", "-prefer-256-bit", 16, 32)
-NEON = Processor("neon", f"aarch64-{_LINUX}", "generic", "+neon", 4, 32)
-KINDS = (AVX2, AVX512, NEON)
+AVX2 = Processor("avx2", f"x86_64-{_LINUX}", "x86-64-v3", "", 8, 16, "madd")
+AVX512 = Processor("avx512", f"x86_64-{_LINUX}", "x86-64-v4", "-prefer-256-bit", 16, 32, "madd")
+VNNI = replace(AVX512, kind="avx512-vnni", features="+avx512vnni,-prefer-256-bit", dots="vnni")
+NEON = Processor("neon", f"aarch64-{_LINUX}", "generic", "+neon,+dotprod", 4, 32, "sdot")
+KINDS = (AVX2, AVX512, VNNI, NEON)
 """Generic processors of each kind, for tests that only compile."""
 
+_AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c")
 _WANTED = {
-    "avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"),
+    "avx512-vnni": (*_AVX512, "avx512vnni"),
+    "avx512": _AVX512,
     "avx2": ("avx2", "fma", "f16c"),
 }
 
@@ -62,10 +72,11 @@ def host() -> Processor | None:
         return None  # threads wait by calls that other systems do not have
     has = llvm.get_host_cpu_features()
     if triple.startswith(("aarch64", "arm64")):
-        return Processor("neon", triple, cpu, has.flatten(), NEON.lanes, NEON.registers)
-    for kind in (AVX512, AVX2):
+        dots = NEON.dots if has.get("dotprod") else ""
+        return replace(NEON, triple=triple, cpu=cpu, features=has.flatten(), dots=dots)
+    for kind in (VNNI, AVX512, AVX2):
         if all(has.get(name) for name in _WANTED[kind.kind]):
             # Where a processor would rather use 256 bits, LLVM would split our vectors.
             flags = f"{has.flatten()},-prefer-256-bit"
-            return Processor(kind.kind, triple, cpu, flags, kind.lanes, kind.registers)
+            return replace(kind, triple=triple, cpu=cpu, features=flags)
     return None

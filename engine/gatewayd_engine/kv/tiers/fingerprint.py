@@ -36,7 +36,7 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     capability, kernels = "", ""
     if config.device == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
-        kernels = kernels_name(config.cpu_kernels)
+        kernels = f"{kernels_name(config.cpu_kernels)}, {config.cpu_activations}"
     numbers = (
         config.page_size,
         # Selects the frequencies of longrope.

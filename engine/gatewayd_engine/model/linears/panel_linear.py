@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.cpu.code import matmul_code
+from gatewayd_engine.kernels.cpu.integer_panels import pack_integers
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, MatmulJob
 from gatewayd_engine.kernels.cpu.panels import Panels, pack, pack_codes, paired_rows
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
@@ -33,7 +34,6 @@ class PanelLinear:
     """
 
     __slots__ = ("_job", "bias", "epilogue", "panels", "team")
-    rounds_inputs = False
 
     def __init__(
         self,
@@ -48,8 +48,7 @@ class PanelLinear:
             self.bias = torch.zeros(len(panels.data) * 2 * team.processor.lanes)
             self.bias[: panels.outputs] = bias
         self.epilogue = STORE if gate is None else GATES[gate]
-        name = panels.form.name
-        self._job = MatmulJob(team, matmul_code(team.processor, panels.form), name)
+        self._job = MatmulJob(team, matmul_code(team.processor, panels.form), panels.form)
 
     @property
     def nbytes(self) -> int:
@@ -65,6 +64,21 @@ class PanelLinear:
     def function(self) -> int:
         """Address of the compiled product, for fused steps."""
         return self._job.matmul
+
+    @property
+    def rounding(self) -> int:
+        """Address of the function that rounds a row of inputs; 0 where they stay floats."""
+        return self._job.rounding
+
+    @property
+    def rounded_size(self) -> int:
+        """Size of a rounded row, in numbers of 32 bits."""
+        return self._job.rounded_bytes(self.panels.inputs) // 4
+
+    @property
+    def rounds_inputs(self) -> bool:
+        """See ``LinearOp``."""
+        return self._job.rounding != 0
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
@@ -85,6 +99,8 @@ def panel_linear(
     weight: torch.Tensor | GroupedWeight,
     bias: torch.Tensor | None = None,
     activation: str | None = None,
+    *,
+    rounds_activations: bool = False,
 ) -> PanelLinear | None:
     """Pack a weight into a linear layer; None if panels cannot hold its format.
 
@@ -94,6 +110,8 @@ def panel_linear(
         bias: float, shape ``[out]``.
         activation: gated activation behind a gate-up projection, which the product applies if it
             can; None for none.
+        rounds_activations: whether low-bit weights are multiplied with activations that are
+            rounded to 8-bit integers, if panels can hold their format so.
     """
     lanes = team.processor.lanes
     rows = len(weight.codes if isinstance(weight, GroupedWeight) else weight)
@@ -104,8 +122,12 @@ def panel_linear(
         if not isinstance(selected, torch.Tensor | GroupedWeight):
             raise TypeError(f"{type(selected).__name__} is no weight of panels")
         weight, bias = selected, None if bias is None else bias[order]
+    panels: Panels | None = None
     if isinstance(weight, GroupedWeight):
-        panels = pack_codes(weight, lanes)
+        if rounds_activations:
+            panels = pack_integers(weight, team.processor)
+        if panels is None:
+            panels = pack_codes(weight, lanes)
     else:
         panels = pack(weight.float(), lanes)
     return None if panels is None else PanelLinear(team, panels, bias, gate)

@@ -114,7 +114,7 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
 ) -> None:
     from safetensors.torch import save_file
 
-    ours = engine(tiny, AUTO)
+    ours = engine(tiny, AUTO, cpu_activations="float")
     assert ours.info.strategies["quantizer"] == "nibbles"
     tokens = ours.generate(PROMPT, max_tokens=24, ignore_eos=True)
     dense = make_checkpoint(tmp_path / "dense", "llama", max_shard_size="1GB")
@@ -132,7 +132,8 @@ def test_what_is_rounded_while_loading_answers_as_transformers_with_the_same_num
 
     folder = make_checkpoint(tmp_path, "llama_biases", max_shard_size="1GB")
     choice = ON_LOAD[name][0] if name in ON_LOAD else StrategyChoice(name)
-    tokens = engine(folder, choice).generate(PROMPT, max_tokens=24, ignore_eos=True)
+    ours = engine(folder, choice, cpu_activations="float")
+    tokens = ours.generate(PROMPT, max_tokens=24, ignore_eos=True)
     assert len(tokens) == 24
     numbers = {
         name: MEANT[choice.name](name, tensor)

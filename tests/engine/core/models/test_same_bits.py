@@ -13,6 +13,7 @@ from gatewayd_engine.runner.cpu import Runner
 
 Make = Callable[..., Any]
 OVERLAPS = Runner.__dict__["overlaps"]
+INT8 = StrategyChoice("int8")
 INT4 = StrategyChoice("int4", {"group_size": 32, "head": True})
 
 
@@ -41,7 +42,7 @@ def bits(engine: Any, sequence: int) -> tuple[list[int], list[tuple[float, list[
     return answer.tokens, [(report.logprob, report.top_logprobs) for report in answer.logprobs]
 
 
-@pytest.mark.parametrize("quantizer", [None, INT4], ids=["floats", "int4"])
+@pytest.mark.parametrize("quantizer", [None, INT8, INT4], ids=["floats", "int8", "int4"])
 @pytest.mark.parametrize(
     "count", [pytest.param(80, id="80"), pytest.param(10_000, id="10000", marks=pytest.mark.slow)]
 )

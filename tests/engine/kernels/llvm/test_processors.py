@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.kernels.cpu import matmul
+from gatewayd_engine.kernels.cpu.float_tile import add_float_tile
 from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.cpu.step import add_step
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
@@ -21,6 +22,7 @@ from gatewayd_engine.kernels.llvm.processor import (
     AVX512,
     KINDS,
     NEON,
+    VNNI,
     Processor,
     host,
 )
@@ -28,9 +30,17 @@ from gatewayd_engine.kernels.llvm.processor import (
 FUSED = {
     AVX2: r"vfn?madd\w+ps\s.*%ymm",
     AVX512: r"vfn?madd\w+ps\s.*%zmm",
+    VNNI: r"vfn?madd\w+ps\s.*%zmm",
     NEON: r"fmla\s+v\d+\.4s",
 }
 """Instructions that multiply and add vectors."""
+DOTS = {
+    AVX2: {8: r"vpmaddwd\s.*%ymm", 6: r"vpmaddubsw\s.*%ymm", 4: r"vpmaddubsw\s.*%ymm"},
+    AVX512: {8: r"vpmaddwd\s.*%zmm", 6: r"vpmaddubsw\s.*%zmm", 4: r"vpmaddubsw\s.*%zmm"},
+    VNNI: dict.fromkeys((8, 6, 4), r"vpdpbusd\s.*%zmm"),
+    NEON: dict.fromkeys((8, 6, 4), r"sdot\s+v\d+\.4s"),
+}
+"""Instructions that add products of integers, by the bits of the weights."""
 STACK = r"\(%rsp|\(%rbp\)|\[sp|\[x29"
 """Memory on the stack; with an index, %rbp is a register like others."""
 SPILL = r"^vmov\w+\s+%[yz]mm\d+, -?\d*\(%r[sb]p\)|^st\w+\s+q.*\[(sp|x29)"
@@ -80,6 +90,15 @@ FORMS = [
 ]
 
 
+ROUNDED_FORMS = [
+    PanelFormat("s8", 1, "f16", 32),
+    PanelFormat("u8", 2, "f32", 32),
+    PanelFormat("s6", 1, "nested", 16),
+    PanelFormat("u4", 2, "nested", 32),
+    PanelFormat("s4", 1, "bf16", 16),
+]
+
+
 def kind(processor: Processor) -> str:
     return processor.kind
 
@@ -94,7 +113,9 @@ def assembly(processor: Processor, add: Callable[[Any], object]) -> str:
     return to_assembly(module, processor)
 
 
-@pytest.mark.parametrize("processor", [*KINDS, APPLE], ids=["avx2", "avx512", "neon", "apple"])
+@pytest.mark.parametrize(
+    "processor", [*KINDS, APPLE], ids=["avx2", "avx512", "vnni", "neon", "apple"]
+)
 def test_a_team_compiles(processor: Processor) -> None:
     text = assembly(processor, lambda module: add_team(module, processor))
     for symbol in ("member", "start_job", "join_job", "stop_team"):
@@ -116,6 +137,21 @@ def test_products_compile_to_instructions_of_the_processor(
     for symbol in (f"matmul_{form.name}", f"product_{form.name}"):
         assert re.search(rf"^{symbol}:", text, re.MULTILINE)
     assert re.search(FUSED[processor], text)
+
+
+@pytest.mark.parametrize("processor", KINDS, ids=kind)
+@pytest.mark.parametrize("form", ROUNDED_FORMS, ids=name)
+def test_integer_products_compile_to_dots_of_the_processor(
+    processor: Processor, form: PanelFormat
+) -> None:
+    def add(module: Any) -> None:
+        product = matmul.add_matmul(module, processor, form)
+        matmul.add_product(module, processor, form, product)
+
+    text = assembly(processor, add)
+    for symbol in (f"matmul_{form.name}", f"product_{form.name}", f"round_{form.name}"):
+        assert re.search(rf"^{symbol}:", text, re.MULTILINE)
+    assert re.search(DOTS[processor][int(form.codes[1])], text)
 
 
 @pytest.mark.parametrize("processor", KINDS, ids=kind)
@@ -156,7 +192,7 @@ def matching(pattern: str, lines: list[str]) -> list[str]:
 
 def tile_loops(processor: Processor, form: PanelFormat, rows: int) -> list[list[str]]:
     def add(module: Any) -> None:
-        matmul._add_tile(module, processor, form, rows).function.linkage = ""
+        add_float_tile(module, processor, form, rows).function.linkage = ""
 
     return inner_loops(assembly(processor, add))
 
@@ -171,9 +207,9 @@ def test_sums_of_whole_tiles_stay_in_registers(processor: Processor, form: Panel
         assert sums > 0
         assert sums % (2 * processor.row_tile) == 0
         if form.num_factors:
-            # Factors may be read from there; AVX2 lacks one register.
+            # Factors may be read from there; AVX2 lacks registers for the widening of 8-bit floats.
             spilled = matching(SPILL, loop)
-            assert len(spilled) <= (processor is AVX2), spilled
+            assert len(spilled) <= 3 * (processor is AVX2), spilled
         else:
             assert not matching(STACK, loop)
 
@@ -191,4 +227,5 @@ def test_this_machine_is_of_a_known_kind() -> None:
         pytest.skip("no compiled kernels for this processor")
     generic = next(each for each in KINDS if each.kind == found.kind)
     assert (found.lanes, found.registers) == (generic.lanes, generic.registers)
+    assert found.dots in (generic.dots, "")
     assert found == host()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gatewayd_engine.kernels.cpu.elementary import tanh
 from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer, Value
+from gatewayd_engine.kernels.llvm.reductions import lane_sum
 
 
 def cap(f: KernelFunction, row: Pointer, count: int, lanes: int, softcap: float) -> None:
@@ -36,4 +37,4 @@ def argmax(f: KernelFunction, row: Pointer, count: int, lanes: int) -> tuple[Val
         earlier = value.equals(found) & (place < index)
         is_better = (value > found) | earlier
         found, index = f.choose(is_better, value, found), f.choose(is_better, place, index)
-    return found + f.total(bad.get()), index
+    return found + lane_sum(f, bad.get()), index

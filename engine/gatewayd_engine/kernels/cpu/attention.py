@@ -14,6 +14,12 @@ from gatewayd_engine.kernels.cpu.elementary import exp, tanh
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
 from gatewayd_engine.kernels.llvm.builder import F32, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
+from gatewayd_engine.kernels.llvm.reductions import (
+    lane_sum,
+    largest_lane,
+    sums_in_blocks,
+    sums_of_blocks,
+)
 
 _LINE = 16
 """Numbers of a cache line."""
@@ -130,7 +136,7 @@ class GroupAttention:
                 for at in range(0, lanes, _KEYS)
             ]
             for i, head in enumerate(heads):
-                made = f.sums_of_blocks([quad[i] for quad in quads]) * shape.scale
+                made = sums_of_blocks(f, [quad[i] for quad in quads]) * shape.scale
                 if shape.softcap is not None:
                     made = tanh(f, made * (1.0 / shape.softcap)) * shape.softcap
                 scores.store(f.choose(seen, made, worst), slot + stride * head)
@@ -146,7 +152,7 @@ class GroupAttention:
                 key = keys.vector(self._lanes, i * self._pool.token + at)
                 for own, part in zip(sums, parts, strict=True):
                     own[i] = f.fma(part, key, own[i])
-        return [f.sums_in_blocks(own) for own in sums]
+        return [sums_in_blocks(f, own) for own in sums]
 
     def _sum_values(self, context: Context, scores: Pointer, stride: Value, out: Pointer) -> None:
         f, lanes, dim = self._f, self._lanes, self._shape.head_dim
@@ -197,10 +203,10 @@ def _softmax(f: KernelFunction, lanes: int, row: Pointer, begin: Value, end: Val
         made = row.vector(lanes, at)
         # Not by comparison alone: NaN must reach the result, by which the request fails.
         top.set(f.choose(made < top.get(), top.get(), made))
-    largest = f.splat(f.largest(top.get()), lanes)
+    largest = f.splat(largest_lane(f, top.get()), lanes)
     total = f.variable(f.zeros(lanes))
     with f.loop(begin, end, lanes) as at:
         made = exp(f, row.vector(lanes, at) - largest)
         row.store(made, at)
         total.set(total.get() + made)
-    return f.total(total.get())
+    return lane_sum(f, total.get())

@@ -32,7 +32,7 @@ _PAIRS = 0x30303030
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class SpanOperands:
     """Operands of a tile for some inputs, whose products are added as integers.
 
     Attributes:
@@ -47,7 +47,7 @@ class Span:
 
 
 def add_span(
-    f: KernelFunction, processor: Processor, layout: CodeLayout, size: int, span: Span
+    f: KernelFunction, processor: Processor, layout: CodeLayout, size: int, span: SpanOperands
 ) -> list[list[list[Value]]]:
     """Return sums by panel, row and half of the panel: int32, ``lanes`` outputs each."""
     return _Tile(f, processor, layout, size, span).sums()
@@ -62,7 +62,7 @@ class _Tile:
         processor: Processor,
         layout: CodeLayout,
         size: int,
-        span: Span,
+        span: SpanOperands,
     ) -> None:
         self._f, self._processor, self._layout, self._span = f, processor, layout, span
         self._size, self._lanes = size, processor.lanes

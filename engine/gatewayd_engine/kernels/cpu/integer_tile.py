@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gatewayd_engine.kernels.cpu.dots import Span, add_span
+from gatewayd_engine.kernels.cpu.dots import SpanOperands, add_span
 from gatewayd_engine.kernels.cpu.formats import WeightGroup, open_group, open_nested
 from gatewayd_engine.kernels.cpu.panel_layout import (
     HEADER,
@@ -97,7 +97,7 @@ class _Tile:
             size = form.span * form.input_bytes(self.lanes) + form.header_bytes(self.lanes)
             for line in range(0, size, _LINE):
                 f.prefetch(codes[0] + (_AHEAD + line))
-        made = add_span(f, self.processor, self.layout, form.span, Span(codes, rows, sums))
+        made = add_span(f, self.processor, self.layout, form.span, SpanOperands(codes, rows, sums))
         for i, (start, header) in enumerate(zip(starts, headers, strict=True)):
             # Loaded here: there are no registers for them before.
             if form.is_nested:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gatewayd_engine.kernels.llvm.builder import KernelFunction, Pointer, Value
+from gatewayd_engine.kernels.llvm.reductions import lane_sum
 
 _CHAINS = 4
 """Independent sums of squares, as one would wait for each addition."""
@@ -23,7 +24,7 @@ def inverse_rms(f: KernelFunction, x: Pointer, size: int, lanes: int, eps: float
     total = chains[0].get()
     for chain in chains[1:]:
         total = total + chain.get()
-    mean = f.total(total) * (1.0 / size) + eps
+    mean = lane_sum(f, total) * (1.0 / size) + eps
     one = f.like(mean, 1.0)
     return one / f.overloaded("llvm.sqrt", mean)
 

@@ -11,6 +11,7 @@ from llvmlite import ir
 from gatewayd_engine.kernels.cpu.panel_layout import HEADER, ROUNDED, CodeLayout
 from gatewayd_engine.kernels.llvm.builder import F32, I8, I32, I64, KernelFunction
 from gatewayd_engine.kernels.llvm.processor import Processor
+from gatewayd_engine.kernels.llvm.reductions import lane_sum, largest_lane
 
 _LARGEST = 127
 
@@ -33,7 +34,7 @@ def add_rounding(
         most = sizes[0]
         for each in sizes[1:]:
             most = f.most(most, each)
-        largest = f.bits_as(f.largest(most), F32)
+        largest = f.bits_as(largest_lane(f, most), F32)
         scale = largest * (1.0 / _LARGEST)
         inverse = f.choose(largest > 0.0, f.like(largest, float(_LARGEST)) / largest, largest)
         halves = [f.variable(f.like(sizes[0], 0)) for _ in (0, 1)]
@@ -42,7 +43,7 @@ def add_rounding(
             half = halves[2 * i // len(numbers)]
             half.set(half.get() + codes)
             target.store(f.convert(codes, "trunc", narrow), HEADER + i * lanes * size)
-        sums = [f.total(half.get()) for half in halves]
+        sums = [lane_sum(f, half.get()) for half in halves]
         target.cast(F32)[0] = scale
         for at, each in enumerate((sums[0] + sums[1], *sums), start=1):
             target.cast(I32)[at] = each

@@ -8,7 +8,7 @@ same bits on every run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -376,51 +376,6 @@ class KernelFunction:
         """Convert float32 to int32, limited to its range; NaN becomes 0."""
         suffix = f"v{kind.count}i32.v{kind.count}f32" if value.is_vector else "i32.f32"
         return self.intrinsic(f"llvm.fptosi.sat.{suffix}", kind, value)
-
-    def sums_in_blocks(self, vectors: Sequence[Value]) -> Value:
-        """Add the lanes of four vectors within each block of four lanes.
-
-        Returns:
-            A vector whose blocks hold four sums each, one of each vector.
-        """
-        a, b, c, d = vectors
-        lanes = a.ir.type.count
-        return self._added(self._added(a, b, lanes), self._added(c, d, lanes), lanes)
-
-    def _added(self, a: Value, b: Value, lanes: int) -> Value:
-        """Add neighbours within blocks of four lanes: two sums of ``a``, then two of ``b``."""
-        blocks = range(0, lanes, 4)
-        evens = [at + i for at in blocks for i in (0, 2, lanes, lanes + 2)]
-        return self.shuffle(a, b, evens) + self.shuffle(a, b, [i + 1 for i in evens])
-
-    def sums_of_blocks(self, vectors: Sequence[Value]) -> Value:
-        """Add the blocks of ``n / 4`` vectors of ``n`` lanes; one vector's sum in each block."""
-        level = list(vectors)
-        lanes = level[0].ir.type.count
-        while len(level) > 1:
-            evens = [at + i for at in range(0, 2 * lanes, 8) for i in range(4)]
-            odds = [i + 4 for i in evens]
-            level = [
-                self.shuffle(a, b, evens) + self.shuffle(a, b, odds)
-                for a, b in zip(level[::2], level[1::2], strict=True)
-            ]
-        return level[0]
-
-    def total(self, vector: Value) -> Value:
-        """Add the lanes of one vector, pairwise."""
-        return self._folded(vector, lambda a, b: a + b)
-
-    def largest(self, vector: Value) -> Value:
-        """Return the largest lane."""
-        return self._folded(vector, self.most)
-
-    def _folded(self, vector: Value, combine: Callable[[Value, Value], Value]) -> Value:
-        lanes = vector.ir.type.count
-        while lanes > 1:
-            lanes //= 2
-            low = self.shuffle(vector, vector, range(lanes))
-            vector = combine(low, self.shuffle(vector, vector, range(lanes, 2 * lanes)))
-        return self.lane(vector, 0)
 
     def finish(self, value: Value | None = None) -> KernelFunction:
         """Return from the function."""

@@ -5,6 +5,10 @@ operation of torch waits for the thread that was descheduled, and the step takes
 as on one thread; compiled kernels wait only while that thread has a part of the work. Which case
 applies cannot be known in advance, so it is measured: steps of similar size are compared, and the
 slower choice is retried at intervals.
+
+Means decide, over several turns of the kernel's scheduler: of two processes on a core each runs for
+some milliseconds at a time, so that most short steps are fast on two threads, and one in ten waits
+for ten others.
 """
 
 from __future__ import annotations
@@ -14,12 +18,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _WEIGHT = 0.1
-"""Weight of the newest step in the running average."""
+"""Weight of the newest step in the running average, at most."""
+_SPAN = 0.05
+"""Seconds of steps in the running average, at least: some turns of two processes on a core."""
 _OUTLIER = 1.5
 """A step counts for at most this multiple of the average: a few slow ones in a row, whenever the
 gateway has some milliseconds of work, do not mean a busy machine."""
+_TURN = 0.008
+"""Seconds by which a step may exceed the average in any case: a thread's wait for its core."""
 _TRIAL = 3
-"""Steps of a trial; their mean counts: threads may wait for one that has no processor."""
+"""Steps of a trial, at least; their mean counts: threads may wait for one that has no processor."""
+_TRIAL_SPAN = 0.016
+"""Seconds of a trial, at least."""
+_RARITY = 8
+"""Steps from a trial to the next, at least, for each step beyond ``_TRIAL``."""
 _LARGE = 128
 """Larger steps, mainly prefill, take too long for trials: they use the last best choice."""
 _FIRST_RETRY = 16
@@ -37,6 +49,7 @@ class _Record:
         trial: measurements of the trial so far.
         until_retry: steps until the slower choice is retried.
         interval: initial value of the current ``until_retry``.
+        least: the lowest value of ``until_retry`` after a trial, by the steps of the last one.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
@@ -44,6 +57,7 @@ class _Record:
     trial: list[float] = field(default_factory=list)
     until_retry: int = _FIRST_RETRY
     interval: int = _FIRST_RETRY
+    least: int = 0
 
 
 class ThreadTuning:
@@ -90,19 +104,27 @@ class ThreadTuning:
         seconds = (self._clock() - self._began) / self._num_tokens
         record = self._records[self._num_tokens.bit_length()]
         if record.on_trial:
-            record.trial.append(seconds)
-            if len(record.trial) == _TRIAL:
-                record.seconds[record.on_trial] = sum(record.trial) / _TRIAL
-                record.on_trial, record.trial = 0, []
-                self._favorite = self._best(record)
+            self._end_trial_step(record, seconds)
             return
         before = record.seconds[self._current]
-        seconds = min(seconds, _OUTLIER * before)
-        record.seconds[self._current] = before + _WEIGHT * (seconds - before)
+        seconds = min(seconds, max(_OUTLIER * before, before + _TURN / self._num_tokens))
+        weight = min(_WEIGHT, before * self._num_tokens / _SPAN)
+        record.seconds[self._current] = before + weight * (seconds - before)
         self._favorite = self._best(record)
         if self._favorite != self._current:
             # The conditions under which the other choice was slower may have changed.
-            record.interval = record.until_retry = _FIRST_RETRY
+            record.interval = record.until_retry = max(_FIRST_RETRY, record.least)
+
+    def _end_trial_step(self, record: _Record, seconds: float) -> None:
+        record.trial.append(seconds)
+        spent = sum(record.trial) * self._num_tokens
+        if len(record.trial) < _TRIAL or spent < _TRIAL_SPAN:
+            return
+        record.seconds[record.on_trial] = sum(record.trial) / len(record.trial)
+        record.least = _RARITY * (len(record.trial) - _TRIAL)
+        record.until_retry = max(record.until_retry, record.least)
+        record.on_trial, record.trial = 0, []
+        self._favorite = self._best(record)
 
     def _best(self, record: _Record) -> int:
         return min(record.seconds, key=record.seconds.__getitem__)

@@ -92,6 +92,50 @@ def test_slow_steps_in_a_row_cost_little_more_than_themselves(often: float) -> N
     assert taken < 1.025 * sum(slow[:20_000]) * 16
 
 
+class TakenCore:
+    """Two cores, of which another process takes one for four milliseconds out of eight.
+
+    A thread that loses its core holds a part of the step until it is back, and the other waits.
+    """
+
+    def __init__(self, machine: Machine, two: float) -> None:
+        self.machine = machine
+        self.two = two
+
+    def __call__(self, num_tokens: int, threads: int) -> float:
+        if threads == 1:
+            return 0.001
+        at = self.machine.now % 0.008
+        end = at + self.two
+        return self.two if end < 0.004 else 0.008 + max(0.0, end - 0.008) - at
+
+
+@pytest.mark.parametrize("two", [0.0006, 0.0008])
+def test_a_core_that_comes_and_goes_is_judged_by_means(two: float) -> None:
+    """Of two threads most steps are faster, and some take so long that the mean is not."""
+    machine = Machine(2)
+
+    def alone(num_tokens: int, threads: int) -> float:
+        return 0.001 if threads == 1 else two
+
+    def share_of_two(steps: int, cost: Cost) -> float:
+        used = 0
+        for _ in range(steps):
+            machine.run(1, 1, cost)
+            used += machine.threads == 2
+        return used / steps
+
+    assert share_of_two(1000, alone) > 0.85
+    taken = TakenCore(machine, two)
+    machine.run(400, 1, taken)
+    began = machine.now
+    assert share_of_two(4000, taken) < 0.15
+    assert machine.now - began < 1.03 * 0.001 * 4000
+    # Alone again.
+    machine.run(600, 1, alone)
+    assert share_of_two(1000, alone) > 0.85
+
+
 def test_who_has_just_lost_is_tried_again_soon() -> None:
     machine = Machine(2)
     machine.run(2600, 32, idle)  # one thread is hardly tried any more

@@ -9,7 +9,8 @@ import sys
 
 from gatewayd_engine.process.frames import EngineSocket
 from gatewayd_engine.process.logs import configure
-from gatewayd_engine.process.threads import configure_threads
+from gatewayd_engine.process.messages import Fatal
+from gatewayd_engine.process.threads import configure_threads, settle_cpus
 
 
 def main() -> int:
@@ -26,7 +27,11 @@ def main() -> int:
         return 0
     configure(config)
     # Before torch is imported: OpenMP reads its settings when it is loaded.
-    threads = configure_threads(config.threads)
+    try:
+        threads = configure_threads(settle_cpus(config))
+    except ValueError as error:
+        stream.send(Fatal(type(error).__name__, str(error)))
+        return 1
 
     # Imported objects live as long as the process: scanning them takes a quarter of the start.
     gc.disable()

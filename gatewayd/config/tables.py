@@ -44,6 +44,7 @@ from gatewayd.config.strategies import (
     StrategyTable,
     ToolParserTable,
 )
+from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers.children import is_private
 
 ENV_PREFIX = "GATEWAYD_"
@@ -116,6 +117,7 @@ class EngineTable(ConfigTable):
     replicas: int = Field(default=1, ge=1, le=64)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     threads: int | None = Field(default=None, ge=1, le=1024)
+    cpus: str | None = Field(default=None, max_length=4096)
     page_size_tokens: int = Field(default=16, ge=1, le=128)
     kv_memory: ByteSize | None = Field(default=None, ge=MIB)
     copy_memory: ByteSize | None = Field(default=None, ge=0)
@@ -135,6 +137,28 @@ class EngineTable(ConfigTable):
     load_seconds: Seconds = 600.0
     hang_seconds: Seconds = 10.0
     environment: list[str] = Field(default=[], max_length=256)
+
+    @field_validator("cpus")
+    @classmethod
+    def _is_a_list_of_cpus(cls, cpus: str | None) -> str | None:
+        if cpus is not None:
+            try:
+                parse_cpu_list(cpus)
+            except ValueError as error:
+                raise ValueError(f"{error}; write a list such as 0-15,32-47") from error
+        return cpus
+
+    @model_validator(mode="after")
+    def _has_cpus_for_all(self) -> Self:
+        if self.cpus is None:
+            return self
+        share = len(parse_cpu_list(self.cpus)) // self.replicas
+        if share < (self.threads or 1):
+            raise ValueError(
+                f"cpus leaves {share} to each of {self.replicas} replicas, and each runs"
+                f" {self.threads or 1} threads: list more CPUs, or lower replicas or threads"
+            )
+        return self
 
     @field_validator("environment")
     @classmethod

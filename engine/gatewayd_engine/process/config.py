@@ -111,6 +111,10 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """None uses the model's context length."""
     threads: int | None = None
     """Threads of steps on a CPU; None lets the engine choose."""
+    cpus: list[int] = []
+    """CPUs of all replicas; empty for those that the process may use."""
+    replicas: int = 1
+    """Number of engines of the daemon, which share the CPUs."""
     seed: int = 0
     """Seed from which each request without one gets its own, in order of arrival; 0 draws another
     one at each start. Dummy weights are made from it as it is, 0 included."""

@@ -17,6 +17,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
+
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.engine_cpus import EngineCpus, bind, engine_cpus
+from gatewayd_engine.process.machine_cpus import MachineCpus
 
 _SPINS = 10_000
 """Some hundred microseconds: longer than the pauses within a step. Embedded model, two cores,
@@ -27,25 +32,50 @@ _RETAINED_BYTES, _HEAP_BYTES = 1 << 30, 32 << 20
 """Free memory retained at most, and the largest allocation served from it (glibc's limit)."""
 
 
-def available_cores() -> int:
-    """Return the number of cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+@cache
+def machine() -> MachineCpus:
+    """Return the CPUs of this process as they were at its start, before it was bound to some."""
+    return MachineCpus.read()
 
 
-def choose(threads: int | None) -> int:
-    """Return the maximum number of threads: as configured, or one per core.
+def choose(config: EngineConfig) -> EngineCpus:
+    """Return what an engine computes on.
 
-    With more than three cores, one is left to the gateway.
+    Raises:
+        ValueError: CPUs are configured that this process may not use.
     """
-    cores = available_cores()
-    return threads or (cores if cores <= 3 else cores - 1)
+    return engine_cpus(
+        machine(),
+        threads=config.threads,
+        listed=config.cpus,
+        replica=config.replica,
+        replicas=config.replicas,
+    )
 
 
-def configure_threads(threads: int | None) -> int:
-    """Configure OpenMP and malloc for steps; return the number of threads."""
-    chosen = choose(threads)
+def settle_cpus(config: EngineConfig) -> int:
+    """Keep this process to the CPUs of its engine; see ``choose``.
+
+    Returns:
+        The number of threads.
+    """
+    chosen = choose(config)
+    # The host's part of a GPU's step goes where the kernel finds room, unless told otherwise.
+    if config.cpus or not config.device.startswith("cuda"):
+        bind(chosen)
+    return chosen.threads
+
+
+def configure_threads(chosen: int | None = None) -> int:
+    """Configure OpenMP and malloc for steps.
+
+    Args:
+        chosen: number of threads; None for as many as an engine takes by itself.
+
+    Returns:
+        The number of threads.
+    """
+    chosen = chosen or engine_cpus(machine()).threads
     _retain_memory()
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["GOMP_SPINCOUNT"] = str(_SPINS)

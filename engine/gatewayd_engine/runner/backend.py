@@ -110,7 +110,7 @@ class CpuBackend:
     def __init__(self, config: EngineConfig) -> None:
         self._kv_bytes = config.kv_bytes
         self._copy_bytes = config.copy_bytes
-        self._threads = threads.choose(config.threads)
+        self._threads = threads.choose(config).threads
         self._team: ThreadTeam | None = None
         if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
             self._team = thread_team(self._threads)

@@ -17,7 +17,6 @@ from gatewayd.config.device_defaults import sizes
 from gatewayd.config.strategies import NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
-from gatewayd.runtime.cpu_count import available_cores
 
 ARCHITECTURES = frozenset(
     {
@@ -50,16 +49,6 @@ def torch(config: Config) -> Finding:
     if importlib.util.find_spec("torch") is None:
         return Finding("torch", "failure", "not installed; the engine needs it: pip install torch")
     return Finding("torch", "ok", importlib.metadata.version("torch"))
-
-
-def cpu(config: Config) -> Finding:
-    """Check the number of available cores and the vector instructions."""
-    cores = available_cores()
-    features = _cpu_features() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"}
-    text = f"{cores} cores; {', '.join(sorted(features)) or 'no known vector instructions'}"
-    if cores < 2:
-        return Finding("cpu", "warning", f"{text}; the gateway and the engine share one core")
-    return Finding("cpu", "ok", text)
 
 
 def memory(config: Config) -> Finding:
@@ -171,14 +160,6 @@ def plugins(config: Config) -> Finding:
         if found:
             return Finding("plugins", state, "; ".join(found))
     return Finding("plugins", "ok", f"all {len(chosen)} enabled plugins load")
-
-
-def _cpu_features() -> set[str]:
-    for line in _lines("/proc/cpuinfo"):
-        name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
 
 
 def _available_bytes() -> int:

@@ -13,6 +13,9 @@ from gatewayd.cli.doctor import (
     checks,
 )
 from gatewayd.cli.doctor import (
+    cpus as checks_cpus,
+)
+from gatewayd.cli.doctor import (
     gpu as checks_gpu,
 )
 from gatewayd.cli.doctor import (
@@ -30,7 +33,7 @@ from gatewayd.config.tables import Config
 CHECKS: tuple[Callable[[Config], Finding], ...] = (
     checks.python,
     checks.torch,
-    checks.cpu,
+    checks_cpus.cpu,
     checks_kernels.kernels,
     checks_gpu.gpu,
     checks.memory,

@@ -14,6 +14,7 @@ from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers import children
 
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
@@ -138,6 +139,8 @@ def engine_config(config: Config) -> EngineConfig:
         max_batch_tokens=chosen.max_batch_tokens,
         max_model_len=model.max_model_len,
         threads=engine.threads,
+        cpus=list(parse_cpu_list(engine.cpus)) if engine.cpus else [],
+        replicas=engine.replicas,
         seed=engine.seed,
         fault_limit=engine.fault_limit,
         strategy_budget_ms=engine.strategy_budget_ms,

@@ -44,6 +44,20 @@ heap = [[int(end, 16) for end in line[0].split("-")] for line in lines]
 print([any(low <= place < high for low, high in heap) for place in places])
 """
 
+_BOUND = """
+import os
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.threads import choose, settle_cpus
+first = min(os.sched_getaffinity(0))
+none = StrategyChoice("none")
+config = EngineConfig(
+    model="", scheduler=none, prefix_cache=None, eviction=none, preemption=none,
+    cpus=[first], device="{device}",
+)
+before = choose(config)
+print(settle_cpus(config), os.sched_getaffinity(0) == {{first}}, choose(config) == before)
+"""
+
 ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is glibc's")
 
 
@@ -59,3 +73,11 @@ def test_what_one_thread_has_freed_is_there_for_all() -> None:
     """All allocate in the one heap of the process."""
     done = subprocess.run([sys.executable, "-c", _HEAPS], capture_output=True, check=True)
     assert done.stdout.split() == [b"[True,", b"True,", b"True]"]
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="CPUs of a process are Linux's")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_an_engine_is_kept_to_its_cpus_and_finds_as_many_afterwards(device: str) -> None:
+    program = _BOUND.format(device=device)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert done.stdout.split() == [b"1", b"True", b"True"]

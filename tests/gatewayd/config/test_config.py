@@ -203,6 +203,16 @@ def test_copies_of_contexts_can_be_bounded(text: str | None, bound: int | None) 
             "kv_tier.strategies = ['host', 'disk', 'host']: host is listed twice",
         ),
         ("[server\nport = 1", "is not TOML"),
+        (
+            "[engine]\ncpus = '0-3,x'",
+            "engine.cpus = '0-3,x': 'x' is neither a CPU nor a range of CPUs; write a list such as",
+        ),
+        ("[engine]\ncpus = '7-4'", "the range 7-4 is empty: write 4-7"),
+        (
+            "[engine]\ncpus = '0-3'\nreplicas = 2\nthreads = 3",
+            "cpus leaves 2 to each of 2 replicas, and each runs 3 threads: list more CPUs",
+        ),
+        ("[engine]\ncpus = '0'\nreplicas = 2", "cpus leaves 0 to each of 2 replicas"),
     ],
 )
 def test_a_bad_file_is_one_sentence_with_its_name(tmp_path: Path, text: str, message: str) -> None:

@@ -102,7 +102,7 @@ class SchemeModel:
                 )
             # Until here an exception closes the strategies, from here on ``close`` does.
             self._opened = opened.pop_all()
-        self._pace = ThreadTuning(choose(config.threads), torch.set_num_threads)
+        self._pace = ThreadTuning(choose(config).threads, torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
         self._page_size = config.page_size
         self._sequence = 0

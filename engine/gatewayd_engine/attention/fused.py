@@ -74,7 +74,9 @@ class FusedAttention:
         # It learns from this call that there is no strategy any more.
         self._selection.start_step(batch)
         self._pool.transfers.wait()
-        lines = np.repeat(np.arange(len(batch)), batch.counts)
+        lines = np.arange(len(batch))
+        if len(batch.ids) > len(batch):
+            lines = np.repeat(lines, batch.counts)
         table = np.ascontiguousarray(batch.block_table, np.int64)
         self.rows = PagedRows(
             np.ascontiguousarray(batch.positions, np.int64),

@@ -166,7 +166,7 @@ class PrefixCache:
         # Pages of a step in flight are not written yet.
         completed = queue.view.num_computed[slots] - queue.in_flight[slots]
         full = np.minimum(completed, self._exact_until[queue.row[slots]]) // size
-        for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
+        for i in (full > queue.num_published[slots]).nonzero()[0].tolist():
             slot, n = int(slots[i]), int(full[i])
             sequence = queue[slot]
             # After a compacted prefix, keys and values differ from what other sequences compute.

@@ -325,13 +325,15 @@ class EngineCore:
         """Current statistics."""
         placement, queue, pages = self._placement, self._queue, self._pages
         counts, speculation = self._step_counts, self._speculation
+        # Once: the eviction strategy counts them.
+        free, cached = pages.num_free, pages.num_cached
         return EngineStats(
             step=counts.steps,
             num_running=len(queue.running),
             num_waiting=len(queue.waiting) + len(queue.paused) + self._lifecycle.num_deferred,
-            free_pages=pages.num_free,
-            cached_pages=pages.num_cached,
-            held_pages=pages.num_referenced,
+            free_pages=free,
+            cached_pages=cached,
+            held_pages=pages.num_pages - free - cached,
             preemptions=placement.preemption.count,
             prefix_queries=placement.prefixes.queries,
             prefix_hits=placement.prefixes.hits,

@@ -116,7 +116,7 @@ class StepCompletion:
             # These are ended once, below, with an error.
             stays = ~np.isin(tokens.entries, list(lost))
             over, begins = over & stays, begins & stays
-        for i in np.flatnonzero(over).tolist():
+        for i in over.nonzero()[0].tolist():
             stop = int(committed.stop[i])
             if stop >= 0:
                 self._lifecycle.finish(queue[int(slots[i])], STOP, stop_token=stop)
@@ -133,13 +133,15 @@ class StepCompletion:
         self._lifecycle.recovery.fenced(
             partial(self._compactor.compact_completed, batch), redo=False
         )
+        # Entry by entry: the tokens of a sequence are consecutive.
+        whose, shown = ids[tokens.entries], tokens.ids
+        if shown.shape[1] > 1 or not committed.visible.all():
+            whose = np.repeat(whose, committed.visible)
+            shown = shown[np.arange(shown.shape[1]) < committed.visible[:, None]]
         return StepOutput(
             stats=NO_STATS,
-            # Entry by entry: the tokens of a sequence are consecutive.
-            sequences=np.repeat(ids[tokens.entries], committed.visible).tobytes(),
-            tokens=tokens.ids[
-                np.arange(tokens.ids.shape[1]) < committed.visible[:, None]
-            ].tobytes(),
+            sequences=whose.tobytes(),
+            tokens=shown.tobytes(),
             logprobs=with_sequence_ids(
                 visible_logprobs(result.logprobs, tokens.entries, committed.visible), ids
             ),

@@ -56,6 +56,21 @@ def commit_tokens(
     slots, row = batch.slots[tokens.entries], batch.rows[tokens.entries]
     lengths = (batch.starts + batch.settled)[tokens.entries]
     n = len(slots)
+    if tokens.ids.shape[1] == 1:
+        # Without drafts: each has one token, which was counted when the step was launched.
+        ids = tokens.ids[:, 0]
+        rows.tokens[row, lengths] = ids
+        begins = lengths == queue.prompt_len[slots]
+        lengths += 1
+        ends = _find_ends(rows, row, ids, lengths, eos)
+        over = lengths >= queue.limit[slots]
+        if ends.any():
+            over |= ends
+            stop = np.where(ends, ids, np.int64(-1))
+        else:
+            stop = np.full(n, -1, np.int64)
+        begins &= ~over
+        return CommittedTokens(tokens.counts, (~ends).astype(np.int64), over, stop, begins)
     kept, visible = np.zeros(n, np.int64), np.zeros(n, np.int64)
     over, stop = np.zeros(n, np.bool_), np.full(n, -1, np.int64)
     alive = np.arange(n)
@@ -122,10 +137,10 @@ def _find_ends(
         eos: end-of-sequence tokens of the model.
     """
     # A model has few of them: comparing with each is cheaper than preparing a search.
-    is_eos: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
-    ends = is_eos & ~rows.ignores_eos[row]
+    ends: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
+    ends &= ~rows.ignores_eos[row]
     # Only rows with stop tokens of their own need a Python loop.
-    for i in np.flatnonzero(rows.has_stop_tokens[row]).tolist():
+    for i in rows.has_stop_tokens[row].nonzero()[0].tolist():
         ends[i] |= int(tokens[i]) in rows.stop_tokens[int(row[i])]
     # Strictly, because the length includes the end token, which does not count as output.
     return ends & (lengths > rows.min_len[row])

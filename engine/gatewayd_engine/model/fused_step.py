@@ -27,6 +27,17 @@ from gatewayd_engine.model.linears.panel_linear import PanelLinear
 if TYPE_CHECKING:
     from gatewayd_engine.model.decoder import Decoder, DecoderLayer
 
+_OF_STEP = np.array(
+    (
+        *(Argument.ROWS, Argument.NUM_WANTED, Argument.STREAM, Argument.NORMED),
+        *(Argument.POSITIONS, Argument.SLOTS, Argument.LINES),
+        *(Argument.TABLE, Argument.PAGES, Argument.POOL),
+        *(Argument.WANTED, Argument.SELECTED, Argument.LOGITS),
+        *(Argument.BEST, Argument.TOKENS),
+        *(Argument.VISIBLE, Argument.VISIBLE_STRIDE, Argument.DRAFTS),
+    )
+)
+"""Arguments that change with each step."""
 _ROUNDED = 64
 """Contexts are rounded up to this many slots, so that scratch memory seldom grows."""
 
@@ -146,29 +157,25 @@ class FusedStep:
         """
         self._team.join()  # before its buffers are replaced by larger ones
         given, count, n = self._given, stream.shape[0], len(wanted)
-        normed = torch.empty_like(stream)
-        selected = stream.new_empty(n, self.shape.hidden)
-        logits = stream.new_empty(n, self.shape.vocab)
-        best, tokens = stream.new_empty(n), torch.empty(n, dtype=torch.int64)
+        normed = torch.empty(count, self.shape.hidden)
+        selected = torch.empty(n, self.shape.hidden)
+        logits = torch.empty(n, self.shape.vocab)
+        best, tokens = torch.empty(n), torch.empty(n, dtype=torch.int64)
         self._reserve(count, rows)
-        given[Argument.ROWS], given[Argument.NUM_WANTED] = count, n
-        given[Argument.STREAM], given[Argument.NORMED] = stream.data_ptr(), normed.data_ptr()
-        given[Argument.POSITIONS] = rows.positions.ctypes.data
-        given[Argument.SLOTS] = rows.slots.ctypes.data
-        given[Argument.LINES] = rows.lines.ctypes.data
-        given[Argument.TABLE] = rows.table.ctypes.data
-        given[Argument.PAGES] = rows.table.shape[1]
-        given[Argument.POOL] = rows.pool.data_ptr()
-        given[Argument.WANTED] = wanted.ctypes.data
-        given[Argument.SELECTED], given[Argument.LOGITS] = selected.data_ptr(), logits.data_ptr()
-        given[Argument.BEST], given[Argument.TOKENS] = best.data_ptr(), tokens.data_ptr()
-        if rows.visible is None or rows.drafts is None:
-            given[Argument.VISIBLE] = 0
-            given[Argument.DRAFTS] = rows.slots.ctypes.data
-        else:
-            given[Argument.VISIBLE] = rows.visible.ctypes.data
-            given[Argument.VISIBLE_STRIDE] = rows.visible.shape[1]
-            given[Argument.DRAFTS] = rows.drafts.ctypes.data
+        slots = rows.slots.ctypes.data
+        is_shared = rows.positions is rows.slots
+        visible, stride, drafts = 0, 0, slots
+        if rows.visible is not None and rows.drafts is not None:
+            visible, stride = rows.visible.ctypes.data, rows.visible.shape[1]
+            drafts = rows.drafts.ctypes.data
+        # At once: storing numbers one by one takes as long as all else here.
+        given[_OF_STEP] = (
+            *(count, n, stream.data_ptr(), normed.data_ptr()),
+            *(slots if is_shared else rows.positions.ctypes.data, slots, rows.lines.ctypes.data),
+            *(rows.table.ctypes.data, rows.table.shape[1], rows.pool.data_ptr()),
+            *(wanted.ctypes.data, selected.data_ptr(), logits.data_ptr()),
+            *(best.data_ptr(), tokens.data_ptr(), visible, stride, drafts),
+        )
         outputs = StepOutputs(normed, logits, best, tokens)
         live = self, stream, rows, wanted, selected, outputs
         owners = self._blocks, self._head

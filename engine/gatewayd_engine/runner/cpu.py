@@ -144,16 +144,16 @@ class Runner:
         self._in_flight = self._started(batch, attention, self._fused)
         return self._in_flight
 
-    @torch.inference_mode()
     def _started(
         self, batch: StepBatch, attention: FusedAttention, fused: FusedStep
     ) -> StepInFlight:
         self._fill_unknown(batch)
         self._pace.start_step(len(batch.ids))
         attention.plan(batch)
-        lines = np.flatnonzero(batch.samples)
-        settings = self._choice.settings(batch.rows[lines])
-        stream = self._decoder.embed(torch.from_numpy(batch.ids))
+        lines = batch.samples.nonzero()[0]
+        row = batch.rows[lines]
+        settings = None if self._rows.is_greedy[row].all() else self._choice.settings(row)
+        stream = self._decoder.embed_on_host(batch.ids)
         outputs = fused.start(stream, attention.planned, batch.last[lines])
         end = self._pace.end_step
         return StepInFlight(fused, batch, lines, outputs, settings, self._sampled, end)
@@ -240,10 +240,10 @@ class Runner:
 
     def _forward(self, batch: StepBatch, wanted: NDArray[np.int64]) -> StepOutputs:
         """Run the model on a planned step, with logits of the tokens ``wanted``."""
-        ids = torch.from_numpy(batch.ids)
         rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
         if self._fused is not None and rows is not None:
-            return self._fused.run(self._decoder.embed(ids), rows, wanted)
+            return self._fused.run(self._decoder.embed_on_host(batch.ids), rows, wanted)
+        ids = torch.from_numpy(batch.ids)
         with self._torch_threads():
             hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
         # A pure decode batch needs no gather.

@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 def needs_tokens_alone(batch: StepBatch, rows: RunningBatch, processors: Processors) -> bool:
     """Whether a batch is to yield tokens and nothing else, which no processor may change."""
-    row = batch.rows[batch.samples]
+    if batch.drafts is not None or processors.changes_any(batch.rows[batch.samples]):
+        return False
+    if not rows.reports[batch.rows].any():
+        return True
     return (
-        batch.drafts is None
-        and not processors.wanted_by(row).any()
-        and not (rows.logprobs[row] >= 0).any()
+        not (rows.logprobs[batch.rows[batch.samples]] >= 0).any()
         and not prompt_spans(batch, rows)
         and not pool_spans(batch, rows)
     )
@@ -46,7 +47,7 @@ class StepInFlight:
         batch: of the step.
         lines: sequences that get a token, shape ``[n]``.
         outputs: complete once the step is.
-        settings: sampling parameters of ``lines``.
+        settings: sampling parameters of ``lines``; None where all are greedy.
         sampled: the last token of each row, which is updated.
         on_end: called once the step has ended.
     """
@@ -55,12 +56,11 @@ class StepInFlight:
     batch: StepBatch
     lines: NDArray[np.int64]
     outputs: StepOutputs
-    settings: DrawSettings
+    settings: DrawSettings | None
     sampled: NDArray[np.int32]
     on_end: Callable[[], None]
     _result: StepResult | None = field(default=None)
 
-    @torch.inference_mode()
     def result(self) -> StepResult:
         """See ``Launched``; may be called again."""
         if self._result is None:
@@ -74,12 +74,16 @@ class StepInFlight:
         result = StepResult(hidden=outputs.hidden)
         if len(lines) < len(batch):
             check_chunks(batch, outputs.hidden, result)
-        positions = (batch.starts + batch.counts)[lines]
-        draw_into(outputs.tokens, outputs.best, outputs.logits, self.settings, positions)
+        if self.settings is not None:
+            positions = (batch.starts + batch.counts)[lines]
+            with torch.inference_mode():
+                draw_into(outputs.tokens, outputs.best, outputs.logits, self.settings, positions)
         ids = outputs.tokens.numpy().astype(np.int32)
         result.tokens = Tokens.single(lines, ids)
-        bad = np.flatnonzero(~torch.isfinite(outputs.best).numpy()).tolist()
-        if bad:
+        # By numpy, whose calls on a few numbers cost less than torch's.
+        is_finite = np.isfinite(outputs.best.numpy())
+        if not is_finite.all():
+            bad = np.flatnonzero(~is_finite).tolist()
             result.failed += [(int(lines[i]), *NOT_FINITE) for i in bad]
             result.tokens = result.tokens.without({int(lines[i]) for i in bad})
         self.sampled[batch.rows[result.tokens.entries]] = result.tokens.last

@@ -174,6 +174,10 @@ class ProcessorRows:
             except Exception as error:  # noqa: BLE001 - the row is released in any case
                 self._record_fault(i, error)
 
+    def changes_any(self, rows: NDArray[np.int64]) -> bool:
+        """Whether any of the rows, of shape ``[n]``, uses a processor."""
+        return bool(self._wants[:, rows].any())
+
     def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of the rows uses any processor, shape ``[n]``."""
         wanted: NDArray[np.bool_] = np.logical_or.reduce(self._wants[:, rows], axis=0)

@@ -38,15 +38,18 @@ class PageGrowth:
     @property
     def may_preempt(self) -> bool:
         """Whether the next step may have to preempt a running sequence for lack of pages."""
-        view = self._queue.view
+        view, quotas = self._queue.view, self._pages.quotas
         running = view.running
+        # The budget of a step fills as many pages, and begins one for each sequence.
+        bound = view.token_budget // self._page_size + len(running) + len(self._block_tables.forked)
+        if quotas is None and bound <= self._pages.num_available:
+            return False
         computed = view.num_computed[running]
         # An upper bound for any plan: each sequence is assumed to get the whole budget.
         wants = np.minimum(view.num_tokens[running] - computed, view.token_budget)
         needed = -(-(computed + wants) // self._page_size) - self._queue.num_pages[running]
         # A forked sequence may have to copy the page that it writes to.
         most = int(np.maximum(needed, 0).sum()) + len(self._block_tables.forked)
-        quotas = self._pages.quotas
         if quotas is None:
             return most > self._pages.num_available
         return most > self._pages.num_available - quotas.num_reserved or any(
@@ -70,7 +73,7 @@ class PageGrowth:
         if self._block_tables.forked:
             grows |= np.isin(slots, np.fromiter(self._block_tables.forked, np.int32))
         preempted: set[int] = set()
-        for i in np.flatnonzero(grows).tolist():
+        for i in grows.nonzero()[0].tolist():
             slot = int(slots[i])
             if slot in preempted:
                 continue

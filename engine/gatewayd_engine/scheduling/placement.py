@@ -110,14 +110,14 @@ class Placement:
         queue, view = self._queue, self._queue.view
         # Planned preemptions first: their pages and rows are for the rest of the plan.
         self.preemption.preempt_planned(plan)
-        is_running = queue.row[plan.slots] >= 0
-        slots, tokens = plan.slots[is_running], plan.tokens[is_running]
+        slots, tokens, waiting = plan.slots, plan.tokens, []
+        if slots is not view.running:
+            is_running = queue.row[slots] >= 0
+            grants = zip(slots[~is_running].tolist(), tokens[~is_running].tolist(), strict=True)
+            waiting = [(slot, count) for slot, count in grants if slot not in view.held]
+            slots, tokens = slots[is_running], tokens[is_running]
         if self._strategies.compacts is not None:
             tokens = self._cap_at_prompt(slots, tokens)
-        grants = zip(
-            plan.slots[~is_running].tolist(), plan.tokens[~is_running].tolist(), strict=True
-        )
-        waiting = [(slot, count) for slot, count in grants if slot not in view.held]
         preempted = self.growth.grow(slots, tokens)
         if preempted:
             # Waiting sequences come after those that were just preempted.
@@ -126,9 +126,10 @@ class Placement:
             unplaced = waiting
         else:
             admitted, unplaced = self._admit(waiting, slots)
-            more = np.array(admitted, np.int32).reshape(-1, 2)
-            slots = np.concatenate([slots, more[:, 0]])
-            tokens = np.concatenate([tokens, more[:, 1]])
+            if admitted:
+                more = np.array(admitted, np.int32)
+                slots = np.concatenate([slots, more[:, 0]])
+                tokens = np.concatenate([tokens, more[:, 1]])
         view.unplaced = frozenset(slot for slot, _ in unplaced)
         self.deferral.computing = slots
         return slots, tokens

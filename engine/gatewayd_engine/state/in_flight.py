@@ -56,16 +56,16 @@ class InFlightSteps:
 
 def mark_launched(queue: Queue, batch: StepBatch) -> None:
     """Count a launched batch as computed in the queue."""
-    view, slots = queue.view, batch.slots
-    view.num_computed[slots] = batch.starts + batch.settled
-    queue.in_flight[slots] += batch.settled.astype(np.int32)
+    view, slots, settled = queue.view, batch.slots, batch.settled
+    view.num_computed[slots] = batch.starts + settled
+    queue.in_flight[slots] += settled
     sampling = slots[batch.samples]
     queue.placeholders[sampling] += 1
     view.num_tokens[sampling] += 1
     # Their last token is being sampled: a later step would compute beyond the limit.
-    ending = sampling[view.num_tokens[sampling] >= queue.limit[sampling]]
-    if len(ending):
-        queue.hide(ending.tolist())
+    is_ending = view.num_tokens[sampling] >= queue.limit[sampling]
+    if is_ending.any():
+        queue.hide(sampling[is_ending].tolist())
 
 
 def mark_completed(queue: Queue, batch: StepBatch) -> NDArray[np.bool_]:
@@ -77,7 +77,10 @@ def mark_completed(queue: Queue, batch: StepBatch) -> NDArray[np.bool_]:
     """
     slots = batch.slots
     is_alive: NDArray[np.bool_] = queue.ids[slots] == batch.sequences
-    alive = slots[is_alive]
-    queue.in_flight[alive] -= batch.settled[is_alive].astype(np.int32)
-    queue.placeholders[slots[is_alive & batch.samples]] -= 1
+    if is_alive.all():
+        queue.in_flight[slots] -= batch.settled
+        queue.placeholders[slots[batch.samples]] -= 1
+    else:
+        queue.in_flight[slots[is_alive]] -= batch.settled[is_alive]
+        queue.placeholders[slots[is_alive & batch.samples]] -= 1
     return is_alive

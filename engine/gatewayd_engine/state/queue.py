@@ -218,6 +218,8 @@ class Queue(ColumnSet):
         view, hidden = self.view, self._hidden
         shown = [slot for slot in self.running if slot not in hidden] if hidden else self.running
         view.running = np.fromiter(shown, np.int32, len(shown))
+        # A plan whose slots are this array grants to what runs: nothing may write to it.
+        view.running.flags.writeable = False
         # Hidden sequences keep their rows until their step completes.
         view.max_running = self._max_running - len(hidden)
 

@@ -63,6 +63,8 @@ class RunningBatch(ColumnSet):
     """Number of top alternatives to report for prompt tokens, -1 for none."""
     pooling = column(np.int8)
     """Index into ``POOLINGS`` plus 1, 0 for none."""
+    reports = column(np.bool_)
+    """Whether logprobs, of the prompt or not, or hidden states are to be reported."""
     ignores_eos = column(np.bool_)
     has_stop_tokens = column(np.bool_)
     min_len = column(np.int32)
@@ -124,6 +126,9 @@ class RunningBatch(ColumnSet):
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.prompt_logprobs[row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
         self.pooling[row] = 0 if params.pooling is None else POOLINGS.index(params.pooling) + 1
+        self.reports[row] = (
+            self.logprobs[row] >= 0 or self.prompt_logprobs[row] >= 0 or self.pooling[row] > 0
+        )
         self.ignores_eos[row] = params.ignore_eos
         self.has_stop_tokens[row] = bool(params.stop_token_ids)
         self.stop_tokens[row] = frozenset(params.stop_token_ids)

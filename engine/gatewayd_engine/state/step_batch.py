@@ -283,32 +283,37 @@ def gather(
             in-flight step, shape ``[n]``.
         with_tables: whether to copy the block tables; else they have no columns.
     """
-    # Longest first, so that neighbours in the batch have similar contexts to attend to.
-    order = np.lexsort((-starts, counts != 1))
-    slots, counts_, starts_ = slots[order], counts[order].astype(np.int64), starts[order]
-    row_ = row[order].astype(np.int64)
-    first = starts_.astype(np.int64)
-    num_decode = int(np.count_nonzero(counts_ == 1))
+    n = len(slots)
+    is_decode = int(counts.sum()) == n
+    # Longest first, so that neighbours in the batch have similar contexts to attend to. Often they
+    # are in this order already.
+    if n > 1 and not (is_decode and bool((starts[1:] <= starts[:-1]).all())):
+        order = np.lexsort((-starts, counts != 1))
+        slots, row, sequences = slots[order], row[order], sequences[order]
+        starts, counts, num_tokens = starts[order], counts[order], num_tokens[order]
+        drafts = None if drafts is None else drafts.at(order)
+        placeholders = None if placeholders is None else placeholders[order]
+    counts_, row_, first = counts.astype(np.int64), row.astype(np.int64), starts.astype(np.int64)
+    num_decode = n if is_decode else int(np.count_nonzero(counts_ == 1))
     # Before drafts are added, which are not tokens of the sequence yet.
-    samples = first + counts_ == num_tokens[order]
+    samples = first + counts_ == num_tokens
     if drafts is not None:
-        drafts = drafts.at(order)
         counts_ = counts_ + drafts.counts
         _write(rows, row_, first + 1, drafts)
-    last = np.cumsum(counts_) - 1
     # One token per sequence: nothing has to be repeated.
-    if num_decode == len(slots) and drafts is None:
-        cache_positions = first
-        token_rows = row_
+    if is_decode and drafts is None:
+        last, cache_positions, token_rows = np.arange(n), first, row_
+        longest = int(first[0]) + 1
     else:
+        last, longest = np.cumsum(counts_) - 1, int((first + counts_).max())
         token_rows = np.repeat(row_, counts_)
         offset = np.arange(len(token_rows)) - np.repeat(last + 1 - counts_, counts_)
         cache_positions = np.repeat(first, counts_) + offset
-    num_pages = -(-int((first + counts_).max()) // rows.page_size) if with_tables else 0
+    num_pages = -(-longest // rows.page_size) if with_tables else 0
     batch = StepBatch(
         slots=slots,
         rows=row_,
-        sequences=sequences[order],
+        sequences=sequences,
         starts=first,
         counts=counts_,
         num_decode=num_decode,
@@ -321,7 +326,7 @@ def gather(
         # Indexing with an array copies: the rows may change while the step is in flight.
         block_table=rows.block_table[row_, :num_pages],
         drafts=drafts,
-        unknown=None if placeholders is None else np.flatnonzero(placeholders[order]),
+        unknown=None if placeholders is None else placeholders.nonzero()[0],
         fronts=CompactedPrefixes.make([rows.fronts.get(one) for one in row_.tolist()])
         if rows.fronts
         else None,

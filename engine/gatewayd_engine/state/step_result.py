@@ -43,6 +43,8 @@ class Tokens:
     @property
     def last(self) -> NDArray[np.int32]:
         """Last token of each entry, shape ``[n]``."""
+        if self.ids.shape[1] == 1:
+            return self.ids[:, 0]
         last: NDArray[np.int32] = self.ids[np.arange(len(self.ids)), self.counts - 1]
         return last
 

@@ -98,14 +98,18 @@ class EngineTimeAccounting(ColumnSet):
         self._last_completed = now
         self.seconds += seconds
         queue, slots = self._queue, batch.slots
-        shares = batch.counts * (seconds / int(batch.counts.sum()))
+        shares = batch.counts * (seconds / len(batch.ids))
         ends = batch.starts + batch.counts
         self.grow_columns(len(self._queue.ids))
         is_alive = queue.ids[slots] == batch.sequences
-        alive = slots[is_alive]
-        self._by_slot[alive] += shares[is_alive]
+        is_whole = bool(is_alive.all())
+        alive = slots if is_whole else slots[is_alive]
+        self._by_slot[alive] += shares if is_whole else shares[is_alive]
         # A preempted sequence computes the same tokens again: the furthest position counts.
-        self._reached[alive] = np.maximum(self._reached[alive], ends[is_alive])
+        reached = ends if is_whole else ends[is_alive]
+        self._reached[alive] = np.maximum(self._reached[alive], reached)
+        if is_whole:
+            return
         # Removed since the launch: their usage so far is in `_leaving`.
         for index in np.flatnonzero(~is_alive).tolist():
             sequence = int(batch.sequences[index])

@@ -30,6 +30,13 @@ class AttributedTime(NamedTuple):
 _Columns: TypeAlias = tuple[
     NDArray[np.int64], NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]
 ]
+_NOTHING: _Columns = (
+    np.zeros(0, np.int64),
+    np.zeros(0, np.int8),
+    np.zeros(0, np.float32),
+    np.zeros(0, np.int32),
+)
+_DECODE = int(Cause.DECODE)
 
 
 class TimeAttribution(ColumnSet):
@@ -102,42 +109,47 @@ class TimeAttribution(ColumnSet):
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
             num_computed = int(np.count_nonzero(is_alive))
-            found.append(self._computed(batch, is_alive))
-            _, step_causes, step_shares, _ = found[0]
-            crowd = float(step_shares[step_causes != Cause.DECODE].sum())
+            columns = self._computed(batch, is_alive)
+            # In most steps all sequences go on decoding.
+            if len(columns[0]):
+                found.append(columns)
+                _, step_causes, step_shares, _ = columns
+                crowd = float(step_shares[step_causes != Cause.DECODE].sum())
         if num_computed < len(queue):
             found.append(self._waited(batch))
+        spent = self._plugin_times.take_spent()
+        if not found:
+            return AttributedTime(b"", b"", b"", b"", crowd, spent)
         moved, causes, shares, reached = (
             b"".join([column.tobytes() for column in columns])
-            for columns in (zip(*found, strict=True) if found else ((), (), (), ()))
+            for columns in zip(*found, strict=True)
         )
-        return AttributedTime(
-            moved, causes, shares, reached, crowd, self._plugin_times.take_spent()
-        )
+        return AttributedTime(moved, causes, shares, reached, crowd, spent)
 
     def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
         """Attribute a step: prefill chunks always, decoding only when it starts."""
-        slots = batch.slots
-        self._reset_reused(slots[is_alive])
+        slots, num_alive = batch.slots, int(np.count_nonzero(is_alive))
+        alive = slots if num_alive == len(slots) else slots[is_alive]
+        self._reset_reused(alive)
         is_first = batch.starts < self._queue.prompt_len[slots]
+        ends = batch.starts + batch.counts
         # A chunk that extends beyond the lost tokens makes progress: prefill or decoding.
-        is_again = batch.starts + batch.counts <= self._reached[slots]
-        causes = np.where(
-            is_again, Cause.RECOMPUTE, np.where(is_first, Cause.PREFILL, Cause.DECODE)
-        )
-        causes = causes.astype(np.int8)
-        is_chunk = causes != Cause.DECODE
+        is_again = ends <= self._reached[slots]
+        is_chunk = is_first | is_again
+        if self._preempted:
+            self._preempted.difference_update(alive.tolist())
+        if not is_chunk.any() and bool((self._reported[alive] == _DECODE).all()):
+            return _NOTHING
+        causes = np.full(len(slots), _DECODE, np.int8)
+        causes[is_first] = Cause.PREFILL
+        causes[is_again] = Cause.RECOMPUTE
         shares = (batch.counts / max(1, len(batch.ids))).astype(np.float32)
         reached = np.zeros(len(slots), np.int32)
-        if is_chunk.any():
-            ends = batch.starts + batch.counts
-            self._chunked[slots[is_chunk]] = ends[is_chunk]
-            # A recomputed chunk may extend into generated tokens.
-            reached[is_chunk] = np.minimum(ends, self._queue.prompt_len[slots])[is_chunk]
+        self._chunked[slots[is_chunk]] = ends[is_chunk]
+        # A recomputed chunk may extend into generated tokens.
+        reached[is_chunk] = np.minimum(ends, self._queue.prompt_len[slots])[is_chunk]
         changed = is_alive & (is_chunk | (self._reported[slots] != causes))
-        self._reported[slots[is_alive]] = causes[is_alive]
-        if self._preempted:
-            self._preempted.difference_update(slots[is_alive].tolist())
+        self._reported[alive] = causes[is_alive]
         return batch.sequences[changed], causes[changed], shares[changed], reached[changed]
 
     def _waited(self, batch: StepBatch | None) -> _Columns:

@@ -71,6 +71,10 @@ class GuidedProcessors(Processors):
             wanted |= self._is_guided[rows]
         return wanted
 
+    def changes_any(self, rows: NDArray[np.int64]) -> bool:
+        """Whether any of the rows, of shape ``[n]``, uses a logits processor or a grammar."""
+        return super().changes_any(rows) or bool(self._guided and self._is_guided[rows].any())
+
     def start_grammar(
         self, row: int, compiled: CompiledGrammar, output: NDArray[np.int32]
     ) -> Fault | None:

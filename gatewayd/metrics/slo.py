@@ -26,29 +26,35 @@ WINDOWS = {"5m": 300.0, "1h": 3600.0, "6h": 21600.0}
 
 def judge(record: LatencyRecord, targets: ClassTargets) -> dict[str, bool]:
     """Return whether a request met each SLO of its class, without those it cannot be judged by."""
-    has_failed, has_left = record.outcome == "error", record.outcome == "abort"
+    outcome = record.outcome
+    if outcome == "error":
+        failed = [slo for slo in SLOS if getattr(targets, f"{slo}_ms") is not None]
+        return dict.fromkeys([*failed, ALL], False)
+    has_left, whole = outcome == "abort", record.seconds
     found: dict[str, bool] = {}
-    for name, limit, seconds, so_far in (
-        ("ttft", targets.ttft_ms, record.ttft, record.seconds),
-        ("tpot", targets.tpot_ms, record.tpot, 0.0),
+    if (limit := targets.ttft_ms) is not None:
+        _judge(found, "ttft", limit, record.ttft, whole if has_left else 0.0)
+    if (limit := targets.tpot_ms) is not None:
+        _judge(found, "tpot", limit, record.tpot, 0.0)
+    if (limit := targets.e2e_ms) is not None:
         # A client that left did not wait for the end: the time until then is only a lower bound.
-        ("e2e", targets.e2e_ms, None if has_left else record.seconds, record.seconds),
-    ):
-        if limit is None:
-            continue
-        if has_failed:
-            found[name] = False
-        elif seconds is not None:
-            found[name] = 1000 * seconds <= limit
-        elif has_left and 1000 * so_far > limit:
-            found[name] = False
+        _judge(found, "e2e", limit, None if has_left else whole, whole)
     # If the client left, targets that were met until then do not add up to a verdict.
-    if found and not (has_left and all(found.values())):
-        found[ALL] = all(found.values())
     # Without targets, every request that did not fail is good.
-    elif not found and not has_left:
-        found[ALL] = not has_failed
+    is_good = False not in found.values()
+    if not (has_left and is_good):
+        found[ALL] = is_good
     return found
+
+
+def _judge(
+    found: dict[str, bool], slo: str, limit_ms: float, seconds: float | None, so_far: float
+) -> None:
+    """Add the verdict on one SLO, if the latency is known or has exceeded the limit already."""
+    if seconds is not None:
+        found[slo] = 1000 * seconds <= limit_ms
+    elif 1000 * so_far > limit_ms:
+        found[slo] = False
 
 
 class SloCollector(Collector):

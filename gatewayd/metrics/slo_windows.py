@@ -58,6 +58,8 @@ class SloWindows:
     def _advance(self) -> int:
         """Clear the buckets that are reused since the last call; return the current number."""
         now = int(self._clock() // BUCKET_SECONDS)
+        if now == self._now:
+            return now
         # At most one turn of the ring, however long no request has ended.
         for number in range(max(self._now + 1, now - NUM_BUCKETS + 1), now + 1):
             self._good[number % NUM_BUCKETS] = self._bad[number % NUM_BUCKETS] = 0

@@ -9,11 +9,11 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gatewayd.tracing.causes import CAUSES
-from gatewayd.tracing.latency_record import LatencyRecord
+from gatewayd.tracing.latency_record import AddPart, LatencyRecord
 from gatewayd_hooks.scheduling import Priority
 
-_FOLD_AT = 16
-"""Batch size of aggregation: a quarter of a millisecond of the event loop."""
+_FOLD_AT = 64
+"""Batch size of aggregation: a fifth of a millisecond of the event loop."""
 
 
 class CauseCollector(Collector):
@@ -21,7 +21,8 @@ class CauseCollector(Collector):
 
     def __init__(self) -> None:
         self._waiting: list[LatencyRecord] = []
-        self._seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
+        self._seconds = {priority: defaultdict[str, float](float) for priority in Priority}
+        self._adders = {int(priority): _adder(spent) for priority, spent in self._seconds.items()}
 
     def ended(self, record: LatencyRecord) -> None:
         """Add the record of an ended request; it is aggregated with others later."""
@@ -32,8 +33,7 @@ class CauseCollector(Collector):
     def _fold(self) -> None:
         records, self._waiting = self._waiting, []
         for record in records:
-            for part in record.parts():
-                self._seconds[record.priority, part.cause] += part.seconds
+            record.each_part(self._adders[record.priority])
 
     def collect(self) -> Iterator[Metric]:
         """Yield seconds by class and cause; those of a class sum to its requests' latency."""
@@ -43,8 +43,16 @@ class CauseCollector(Collector):
             "Latency of finished requests in seconds, by cause.",
             labels=["class", "cause"],
         )
-        for priority in Priority:
+        for priority, spent in self._seconds.items():
             for cause in CAUSES:
-                seconds = self._seconds[priority, cause]
-                family.add_metric([priority.name.lower(), cause], seconds)
+                family.add_metric([priority.name.lower(), cause], spent[cause])
         yield family
+
+
+def _adder(spent: defaultdict[str, float]) -> AddPart:
+    """Return a function that adds a part's seconds to those of its cause."""
+
+    def add(cause: str, begin: float | None, seconds: float, strategy: str) -> None:
+        spent[cause] += seconds
+
+    return add

@@ -73,6 +73,8 @@ class RollingMinute:
     def _advance(self) -> int:
         """Clear the buckets that are reused since the last call; return the current second."""
         now = int(self._clock())
+        if now == self._second:
+            return now
         # At most all buckets, however long ago the last call was.
         for second in range(max(self._second, now - _SECONDS) + 1, now + 1):
             self._requests[second % _SECONDS] = self._tokens[second % _SECONDS] = 0

@@ -6,7 +6,7 @@ the one that ended last is described, because the response waited for it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -30,6 +30,10 @@ class TimePart(NamedTuple):
     begin: float | None
     seconds: float
     strategy: str = ""
+
+
+AddPart = Callable[[str, float | None, float, str], None]
+"""Takes a part: its cause, the time of its begin, None for a sum, its seconds, its strategy."""
 
 
 class EndReason(msgspec.Struct, frozen=True, gc=False):
@@ -120,7 +124,14 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def parts(self) -> list[TimePart]:
         """Return its parts with their causes, in chronological order."""
-        return [part for part in self._parts() if part.seconds > 0]
+        found: list[TimePart] = []
+
+        def add(cause: str, begin: float | None, seconds: float, strategy: str) -> None:
+            since = None if begin is None else begin - self.arrival
+            found.append(TimePart(cause, since, seconds, strategy))
+
+        self.each_part(add)
+        return found
 
     def totals(self) -> dict[str, float]:
         """Return the seconds of each cause, largest first."""
@@ -137,55 +148,73 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 found[part.strategy] = found.get(part.strategy, 0.0) + part.seconds
         return max(found, key=found.__getitem__, default="")
 
-    def _parts(self) -> Iterator[TimePart]:
+    def each_part(self, add: AddPart) -> None:
+        """Call ``add`` with each part, in chronological order, without those of no time."""
         at = self.arrival
-        for span in sorted(self.spans, key=lambda span: span.begin):
+        spans = self.spans
+        if len(spans) > 1:
+            spans = sorted(spans, key=_begin)
+        for span in spans:
             # Spans may overlap: each moment belongs to the span that began first.
             begin, end = max(at, span.begin), min(span.end, self.notified)
             if end > begin:
-                yield from self._outside_spans(at, begin)
-                yield TimePart(span.cause, begin - self.arrival, end - begin, span.strategy)
+                self._outside_spans(add, at, begin)
+                add(span.cause, begin, end - begin, span.strategy)
                 at = end
-        yield from self._outside_spans(at, self.notified)
+        self._outside_spans(add, at, self.notified)
         at = self.notified
         if self.computed is None:
-            yield self._part("engine", at, self.end)
+            if self.end > at:
+                add("engine", at, self.end - at, "")
             return
         spent: dict[str, float] = {}  # in strategies, by their names
         for interval in self.intervals:
             # Sums come last and have no position; they advance the time by their length.
             if interval.begin is None:
-                yield from self._split(interval, None, interval.seconds, spent)
+                _split(add, interval, None, interval.seconds, spent)
                 at += interval.seconds
                 continue
             end = interval.begin + interval.seconds
             # Intervals start with the submission; until ``notified`` the time is that of observers.
             if end > at:
-                yield from self._split(interval, at, end - at, spent)
+                _split(add, interval, at, end - at, spent)
                 at = end
         for strategy, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-            yield TimePart(PLUGIN, None, seconds, strategy)
-        yield self._part(ANSWER, at, self.end)
+            if seconds > 0:
+                add(PLUGIN, None, seconds, strategy)
+        if self.end > at:
+            add(ANSWER, at, self.end - at, "")
 
-    def _split(
-        self, interval: CauseInterval, begin: float | None, seconds: float, spent: dict[str, float]
-    ) -> Iterator[TimePart]:
-        """Split the last ``seconds`` of an interval: own time, other prefills, plugins."""
-        left = seconds / interval.seconds
-        plugins, others = interval.plugins * left, interval.others * left
-        since = None if begin is None else begin - self.arrival
-        own = seconds - plugins - others
-        yield TimePart(AT_ENGINE[interval.cause], since, own, interval.strategy)
-        # They are spread over the interval, so they have no begin.
-        yield TimePart(CROWD, None, others)
-        # Without shares, which may vanish in rounding, the time is still that of plugins.
-        for name, share in interval.shares or (("", interval.plugins),):
-            spent[name] = spent.get(name, 0.0) + share * left
+    def _outside_spans(self, add: AddPart, begin: float, end: float) -> None:
+        """Add time outside of spans: of the gateway until submission, then of observers."""
+        sent = self.submitted
+        if min(end, sent) > begin:
+            add(GATEWAY, begin, min(end, sent) - begin, "")
+        if end > sent and end > begin:
+            since = max(begin, sent)
+            add(PLUGIN, since, end - since, "")
 
-    def _outside_spans(self, begin: float, end: float) -> Iterator[TimePart]:
-        """Yield time outside of spans: of the gateway until submission, then of observers."""
-        yield self._part(GATEWAY, begin, min(end, self.submitted))
-        yield self._part(PLUGIN, max(begin, self.submitted), end)
 
-    def _part(self, cause: str, begin: float, end: float) -> TimePart:
-        return TimePart(cause, begin - self.arrival, end - begin)
+def _begin(span: Span) -> float:
+    return span.begin
+
+
+def _split(
+    add: AddPart,
+    interval: CauseInterval,
+    begin: float | None,
+    seconds: float,
+    spent: dict[str, float],
+) -> None:
+    """Split the last ``seconds`` of an interval: own time, other prefills, plugins."""
+    left = seconds / interval.seconds
+    plugins, others = interval.plugins * left, interval.others * left
+    own = seconds - plugins - others
+    if own > 0:
+        add(AT_ENGINE[interval.cause], begin, own, interval.strategy)
+    # They are spread over the interval, so they have no begin.
+    if others > 0:
+        add(CROWD, None, others, "")
+    # Without shares, which may vanish in rounding, the time is still that of plugins.
+    for name, share in interval.shares or (("", interval.plugins),):
+        spent[name] = spent.get(name, 0.0) + share * left

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gatewayd.engines.api import EngineRequest
 from gatewayd.metrics.requests import EndedRequest
@@ -14,9 +15,54 @@ from gatewayd.tracing.request_trace import RequestTrace
 from gatewayd.tracing.timeline import Timeline
 
 
+class ChoiceSums(NamedTuple):
+    """Sums over choices, of one prompt or of a whole request.
+
+    Attributes:
+        completion_tokens: of all of them.
+        longest: tokens of the longest.
+        num_preemptions: of all of them.
+        is_prefilled: whether any has begun its answer, or has ended without a token.
+        is_corrupted: whether any failed because of NaN or infinite logits.
+        first: time of the first token of any; None without tokens.
+        last: time of the latest token of any; None without tokens.
+    """
+
+    completion_tokens: int
+    longest: int
+    num_preemptions: int
+    is_prefilled: bool
+    is_corrupted: bool
+    first: float | None
+    last: float | None
+
+
+def sums_of(choices: Sequence[Choice]) -> ChoiceSums:
+    """Sum over choices, in one pass: it runs at the end of each request."""
+    completion = longest = preemptions = 0
+    is_prefilled = is_corrupted = False
+    first = last = None
+    for choice in choices:
+        tokens = choice.completion_tokens
+        completion += tokens
+        if tokens > longest:
+            longest = tokens
+        preemptions += choice.num_preemptions
+        is_corrupted |= choice.is_corrupted
+        began, latest = choice.first, choice.last
+        # Some models finish immediately, without a token.
+        is_prefilled |= began is not None or choice.is_done
+        if began is not None and (first is None or began < first):
+            first = began
+        if latest is not None and (last is None or latest > last):
+            last = latest
+    return ChoiceSums(completion, longest, preemptions, is_prefilled, is_corrupted, first, last)
+
+
 def account(
     request: EngineRequest,
     choices: Sequence[Choice],
+    sums: ChoiceSums,
     *,
     outcome: str,
     arrival: float,
@@ -27,35 +73,35 @@ def account(
     Args:
         request: as it was sent to the engine.
         choices: of this prompt.
+        sums: of the same choices.
         outcome: of the whole request, which may have other prompts.
         arrival: time of the request's arrival.
         end: time at which its answer was complete.
     """
-    counts = [choice.completion_tokens for choice in choices]
     return EndedRequest(
         # A prompt that was answered has its own reason; the request's may be that of another one.
-        outcome=outcome if outcome in ("error", "abort") else reason(choices),
-        prompt_tokens=len(request.prompt),
-        cached_tokens=choices[0].cached_tokens,
-        completion_tokens=sum(counts),
-        longest=max(counts),
-        # Some models finish immediately, without a token.
-        is_prefilled=any([choice.first is not None or choice.is_done for choice in choices]),
-        is_corrupted=any([choice.is_corrupted for choice in choices]),
-        num_preemptions=sum([choice.num_preemptions for choice in choices]),
-        num_choices=len(choices),
-        max_tokens=request.params.max_tokens,
-        queue_seconds=choices[0].queue_seconds,
-        arrival=arrival,
-        first=first_token(choices),
-        last=max([choice.last for choice in choices if choice.last is not None], default=None),
-        end=end,
+        outcome if outcome in ("error", "abort") else reason(choices),
+        len(request.prompt),
+        choices[0].cached_tokens,
+        sums.completion_tokens,
+        sums.longest,
+        sums.is_prefilled,
+        sums.is_corrupted,
+        sums.num_preemptions,
+        len(choices),
+        request.params.max_tokens,
+        choices[0].queue_seconds,
+        arrival,
+        sums.first,
+        sums.last,
+        end,
     )
 
 
 def build_latency_record(
     work: Work,
     choices: Sequence[Choice],
+    sums: ChoiceSums,
     timelines: Sequence[Timeline],
     trace: RequestTrace | None,
     *,
@@ -70,6 +116,7 @@ def build_latency_record(
     Args:
         work: the request.
         choices: of all prompts.
+        sums: of the same choices.
         timelines: of the same choices.
         trace: spans from the arrival until the engines; None if it did not arrive over HTTP.
         outcome: ``stop``, ``length``, ``abort``, ``error`` or ``running``.
@@ -83,7 +130,7 @@ def build_latency_record(
         trace = None  # a different clock, or the trace of another request
     ends = [end if timeline.end is None else timeline.end for timeline in timelines]
     # The choice that ended last determines when the answer was complete.
-    last = max(range(len(ends)), key=ends.__getitem__, default=None)
+    last = ends.index(max(ends)) if ends else None
     request = work.requests[0]
     return LatencyRecord(
         request_id=work.request_id,
@@ -95,9 +142,9 @@ def build_latency_record(
         prompt_tokens=sum([len(one.prompt) for one in work.requests]),
         # The first choice of each prompt: what the others found cached, the first has computed.
         cached_tokens=sum([choice.cached_tokens for choice in choices[:: work.num_choices]]),
-        completion_tokens=sum([choice.completion_tokens for choice in choices]),
+        completion_tokens=sums.completion_tokens,
         num_choices=len(choices),
-        num_preemptions=sum([choice.num_preemptions for choice in choices]),
+        num_preemptions=sums.num_preemptions,
         # Wall-clock time of the arrival.
         unix=time.time() - (end - work.arrival),
         arrival=work.arrival if trace is None else trace.arrival,
@@ -106,8 +153,8 @@ def build_latency_record(
         notified=notified,
         intervals=() if last is None else timelines[last].intervals(end),
         computed=None if last is None else ends[last],
-        first=first_token(choices),
-        last=max([choice.last for choice in choices if choice.last is not None], default=None),
+        first=sums.first,
+        last=sums.last,
         end=end,
         why=why,
     )
@@ -115,7 +162,10 @@ def build_latency_record(
 
 def reason(choices: Sequence[Choice]) -> str:
     """Return the outcome of answered choices: ``length`` or ``stop``."""
-    return "length" if "length" in [choice.finish_reason for choice in choices] else "stop"
+    for choice in choices:
+        if choice.finish_reason == "length":
+            return "length"
+    return "stop"
 
 
 def first_token(choices: Sequence[Choice]) -> float | None:

@@ -20,7 +20,14 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.metrics.registry import Metrics
-from gatewayd.pipeline.accounting import account, build_latency_record, first_token, reason
+from gatewayd.pipeline.accounting import (
+    ChoiceSums,
+    account,
+    build_latency_record,
+    first_token,
+    reason,
+    sums_of,
+)
 from gatewayd.pipeline.billing import aborted_prompts, delivered_usage, requested_cost, with_tenant
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.live_requests import LiveRequests
@@ -349,12 +356,13 @@ class Generation:
     @property
     def latency_record(self) -> LatencyRecord:
         """Latency record of the running request up to now."""
-        return self._latency_record("running", self.clock())
+        return self._latency_record("running", self.clock(), sums_of(self.choices))
 
-    def _latency_record(self, outcome: str, now: float) -> LatencyRecord:
+    def _latency_record(self, outcome: str, now: float, sums: ChoiceSums) -> LatencyRecord:
         return build_latency_record(
             self.work,
             self.choices,
+            sums,
             [timeline for handle in self._handles for timeline in handle.timelines],
             self._trace,
             outcome=outcome,
@@ -393,13 +401,15 @@ class Generation:
                 # A client that has its answer may send the next request, even while the engine has
                 # not yet processed the cancellation by a stop string.
                 ticket.release(spent.tokens)
-        n = work.num_choices
+        n, whole = work.num_choices, sums_of(self.choices)
+        is_single = len(work.requests) == 1
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]
-            ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
+            sums = whole if is_single else sums_of(choices)
+            ended = account(request, choices, sums, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
         # Built before the usage is known: until then `close` has dropped the choices.
-        record = self._latency_record(outcome, now)
+        record = self._latency_record(outcome, now, whole)
         record_latency = self._pipeline.metrics.record_latency
 
         def settle(usages: Sequence[PromptUsage]) -> None:

@@ -16,6 +16,8 @@ from gatewayd.tracing.timeline import Timeline
 class RequestTiming(NamedTuple):
     """Timing breakdown of a response in seconds; None for phases that have not started.
 
+    Those are always the last ones.
+
     Attributes:
         gateway: validation, tokenization and routing.
         queue: until an engine admitted it.
@@ -60,14 +62,16 @@ def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Re
         submitted: time at which it was sent to the engines.
     """
     gateway = submitted - arrival
-    spoke = [choice for choice in choices if choice.first is not None]
-    first = min(spoke, key=lambda choice: choice.first or 0.0, default=choices[0])
-    queue = first.queue_seconds
-    if queue is None or first.first is None:
+    # Of the choice with the earliest token; before any token, of the first choice.
+    queue, first, last = choices[0].queue_seconds, None, 0.0
+    for choice in choices:
+        if choice.first is None or choice.last is None:
+            continue
+        last = max(last, choice.last)
+        if first is None or choice.first < first:
+            first, queue = choice.first, choice.queue_seconds
+    if queue is None or first is None:
         return RequestTiming(gateway, queue)
     # The engine measures `queue`, this process the rest: the difference may be slightly negative.
-    prefill = max(0.0, first.first - submitted - queue)
-    last = max([choice.last for choice in spoke if choice.last is not None])
-    return RequestTiming(
-        gateway, queue, prefill, last - first.first if last > first.first else None
-    )
+    prefill = max(0.0, first - submitted - queue)
+    return RequestTiming(gateway, queue, prefill, last - first if last > first else None)

@@ -5,7 +5,14 @@ from __future__ import annotations
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.http.asgi import Header
 from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.tenants.limits import go_duration
+
+_SERVER_TIMINGS = [
+    b", ".join([b"%b;dur=%%.1f" % name.encode() for name in RequestTiming._fields[:number]])
+    for number in range(len(RequestTiming._fields) + 1)
+]
+"""Formats of ``server-timing`` by the number of phases that have started."""
 
 
 def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
@@ -19,15 +26,11 @@ def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
         room: current capacity of the queue.
     """
     timing, room = generation.timing, generation.remaining_capacity(room)
-    spans, total = [], 0.0
-    for name, seconds in zip(timing._fields, timing, strict=True):
-        if seconds is not None:
-            spans.append(f"{name};dur={1000 * seconds:.1f}")
-            total += seconds
+    spans = [1000 * seconds for seconds in timing if seconds is not None]
     reset = go_duration(room.reset_seconds).encode()
     return [
-        (b"openai-processing-ms", b"%d" % round(1000 * total)),
-        (b"server-timing", ", ".join(spans).encode()),
+        (b"openai-processing-ms", b"%d" % round(sum(spans))),
+        (b"server-timing", _SERVER_TIMINGS[len(spans)] % (*spans,)),
         (b"x-ratelimit-limit-requests", b"%d" % room.limit_requests),
         (b"x-ratelimit-limit-tokens", b"%d" % room.limit_tokens),
         (b"x-ratelimit-remaining-requests", b"%d" % room.remaining_requests),

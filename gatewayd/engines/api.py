@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+import msgspec
+
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import GatewayError
 from gatewayd.fairness.queue_capacity import QueueCapacity
@@ -23,8 +25,7 @@ from gatewayd_engine.process.messages import ModelInfo, SamplingParams, Strategy
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
+class EngineRequest(msgspec.Struct, frozen=True):
     """A request for an engine.
 
     Attributes:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import msgspec
+
 from gatewayd.engines.admission_offers import check_admission
 from gatewayd.engines.api import EngineRequest, ReplicaStatus, TokenSink
 from gatewayd.engines.backlog import Backlog, QueueLimits
@@ -206,7 +208,9 @@ class EngineFleet:
         # A class's deadline changes with the class (`EngineOperating.bump`), its own does not.
         has_deadline = request.deadline is not None
         if not has_deadline:
-            request = replace(request, deadline=self.deadlines[request.priority])
+            deadline = self.deadlines[request.priority]
+            if deadline is not None:
+                request = msgspec.structs.replace(request, deadline=deadline)
         on_began = self._check_admission(request, len(sinks))
         job = EngineJob.from_request(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import EngineJob
@@ -55,7 +57,7 @@ class EngineOperating:
         request, is_waiting = job.request, job.is_waiting
         deadline = request.deadline if job.has_deadline else self._deadlines()[priority]
         self._backlog.remove(job)
-        job.request = replace(request, priority=priority, deadline=deadline)
+        job.request = msgspec.structs.replace(request, priority=priority, deadline=deadline)
         if is_waiting:
             self._backlog.add(job)
         self._send(job, lambda sequences: Bump(sequences, priority, deadline))

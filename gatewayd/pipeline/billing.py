@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import blake2b
 
 import msgspec
@@ -38,7 +37,7 @@ def requested_cost(work: Work) -> RequestedCost:
 def with_tenant(work: Work, account: TenantAccount) -> Work:
     """Return the request with tenant, weight and cache salt set on every prompt for the engine."""
     requests = [
-        replace(
+        msgspec.structs.replace(
             request,
             tenant=account.tenant,
             weight=account.terms.weight,

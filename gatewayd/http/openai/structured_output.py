@@ -28,6 +28,7 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
     ("grammar", "grammar"),
 )
 """Alternative fields, and the key of ``structured_outputs`` that each corresponds to."""
+_FIELDS = frozenset(StructuredTable.model_fields)
 _KEYS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
@@ -52,6 +53,9 @@ def output_constraint(request: StructuredTable) -> OutputConstraint | None:
     Raises:
         InvalidRequest: there are two constraints, or one is malformed.
     """
+    # Most requests have none of the fields.
+    if request.model_fields_set.isdisjoint(_FIELDS):
+        return None
     constraints = []
     if request.response_format is not None:
         constraints += _of_format(request.response_format)

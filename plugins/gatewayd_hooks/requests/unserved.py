@@ -24,21 +24,22 @@ def unserved(request: RequestTable, fields: dict[str, Any]) -> list[str]:
     Returns:
         Paths such as ``seed`` and ``messages[0].prefix``.
     """
-    return [*_outer(request, fields), *_inner(request, SHAPES[type(request)], fields)]
+    shape = SHAPES[type(request)]
+    return [*_outer(shape, fields), *_inner(request, shape, fields)]
 
 
-def _outer(request: RequestTable, fields: dict[str, Any]) -> list[str]:
-    table = type(request)
-    if fields.keys() <= table.known and table.ignored.keys().isdisjoint(fields):
+def _outer(shape: Shape, fields: dict[str, Any]) -> list[str]:
+    known, ignored, _, _ = shape
+    if known.issuperset(fields) and ignored.keys().isdisjoint(fields):
         return []
-    return [name for name, value in fields.items() if _is_ignored(table, name, value)]
+    return [name for name, value in fields.items() if _is_ignored(shape, name, value)]
 
 
-def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
+def _is_ignored(shape: Shape, name: str, value: object) -> bool:
     """Whether a field requests something that is not done."""
-    if name not in table.known:
+    if name not in shape.known:
         return value is not None
-    mark = table.ignored.get(name)
+    mark = shape.ignored.get(name)
     return mark is not None and value not in mark.neutral
 
 
@@ -80,7 +81,7 @@ def _of_table(request: object, shape: Shape, given: object) -> Sequence[str]:
         return ()
     known, ignored, inner, acts = shape
     found: list[str] = []
-    if not (given.keys() <= known and ignored.keys().isdisjoint(given)):
+    if not (known.issuperset(given) and ignored.keys().isdisjoint(given)):
         strange = [name for name, value in given.items() if _asks(name, value, known, ignored)]
         found = [f".{name}" for name in strange[:MOST_INNER]]
     if inner or acts:

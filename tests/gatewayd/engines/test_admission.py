@@ -5,10 +5,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.plugins.admission import FencedAdmission

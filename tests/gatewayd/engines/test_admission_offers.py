@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gatewayd.errors import NotAdmitted
 from gatewayd.plugins.admission import FencedAdmission
@@ -88,10 +87,10 @@ async def test_a_shorter_answer_is_offered_as_long_as_is_taken(
 ) -> None:
     setup = await make_fleet()
     request = replace(make_request([5, 6]), length_param="max_completion_tokens")
-    request = replace(request, params=msgspec.structs.replace(request.params, max_tokens=100))
+    request = replace(request, params=replace(request.params, max_tokens=100))
     setup.fleet.admission = fenced(Short(most))
     offers = await refused(setup, request, make_sink)
     assert offers == ([] if size is None else [{"max_completion_tokens": size}])
     if size is not None:
-        params = msgspec.structs.replace(request.params, max_tokens=size)
+        params = replace(request.params, max_tokens=size)
         setup.fleet.submit(replace(request, params=params), [make_sink()])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatewayd.engines.replicas.replica import Replica
@@ -24,6 +24,6 @@ async def test_the_engine_is_told(make_fleet: Any, monkeypatch: pytest.MonkeyPat
     setup = await make_fleet()
     await setup.ready()
     sink = Sink()
-    wish = dataclasses.replace(request([1, 2, 3], 2), retention=(90, 60.0))
+    wish = msgspec.structs.replace(request([1, 2, 3], 2), retention=(90, 60.0))
     setup.fleet.submit(wish, [sink])
     assert [c.retention for c in sent if isinstance(c, Submit)] == [(90, 60.0)]

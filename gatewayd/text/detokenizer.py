@@ -69,7 +69,8 @@ class ByteDetokenizer:
         self._pieces = table.pieces
         self._texts = table.texts
         self._size = len(table.pieces)
-        self._decoder = _utf8(errors="replace")
+        # Created with the first token that is not whole characters: many answers have none.
+        self._decoder: codecs.IncrementalDecoder | None = None
         self._num_stripped = num_stripped
         self._is_whole = not num_stripped
 
@@ -86,16 +87,19 @@ class ByteDetokenizer:
             if text is not None:
                 return text
         pieces, size = self._pieces, self._size
-        text = self._decoder.decode(b"".join([pieces[i] for i in ids if 0 <= i < size]))
+        decoder = self._decoder
+        if decoder is None:
+            decoder = self._decoder = _utf8(errors="replace")
+        text = decoder.decode(b"".join([pieces[i] for i in ids if 0 <= i < size]))
         if self._num_stripped:
             text = self._strip(text)
         # The decoder's state begins with the bytes of an incomplete character.
-        self._is_whole = not (self._num_stripped or self._decoder.getstate()[0])
+        self._is_whole = not (self._num_stripped or decoder.getstate()[0])
         return text
 
     def finish(self) -> str:
         """Return U+FFFD if the last character is incomplete."""
-        return self._decoder.decode(b"", final=True)
+        return "" if self._decoder is None else self._decoder.decode(b"", final=True)
 
     def _strip(self, text: str) -> str:
         """Drop up to ``num_stripped`` leading spaces of the text."""

@@ -167,7 +167,8 @@ class Tokenizer:
                 SentencePiece vocabularies drop at the beginning of a text.
             shown: special tokens that are not omitted; other strings are ignored.
         """
-        ids = frozenset(self.special_texts[text] for text in shown if text in self.special_texts)
+        texts = self.special_texts
+        ids = frozenset([texts[text] for text in shown if text in texts] if shown else ())
         return self._vocabulary.detokenizer(
             skip_special=skip_special, continues=continues, shown=ids
         )

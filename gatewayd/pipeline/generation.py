@@ -307,7 +307,9 @@ class Generation:
             GatewayError: the request failed.
         """
         while not (self.is_abandoned or self.error or self.is_done):
-            await self.wait()
+            if not self.is_awake:
+                await self.waiter()
+            self.is_awake = False
         if self.error is not None:
             raise self.error
 

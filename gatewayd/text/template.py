@@ -140,14 +140,19 @@ class ChatTemplate:
             InvalidRequest: the template rejects the messages.
         """
         template = self._template if tools is None else self._tool_template
+        variables = {
+            **template.globals,
+            **arguments,
+            **new_meter(),
+            "messages": messages,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        # What `template.render` does, without its copies of the variables, a quarter of the time.
+        make_context = template.environment.context_class
+        context = make_context(template.environment, variables, template.name, template.blocks)
         try:
-            return template.render(
-                **arguments,
-                **new_meter(),
-                messages=messages,
-                tools=tools,
-                add_generation_prompt=add_generation_prompt,
-            )
+            return "".join(template.root_render_func(context))
         except InvalidRequest:
             raise
         except Exception as error:

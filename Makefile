@@ -94,7 +94,7 @@ format: install ## format the code with ruff
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: install ## run the CPU benchmarks of docs/benchmarks.md; about 20 minutes, on a quiet machine
+bench: install ## build llama.cpp, run the CPU benchmarks of docs/benchmarks.md; four hours, on a quiet machine
 	$(BIN)/python tests/bench/gateway_cost.py
 	$(BIN)/python tests/bench/plugin_cost.py
 	$(BIN)/python tests/bench/prefix_sharing.py
@@ -105,7 +105,9 @@ bench: install ## run the CPU benchmarks of docs/benchmarks.md; about 20 minutes
 	$(BIN)/python -m tests.bench.guided_decoding_throughput
 	$(BIN)/python tests/bench/protocol_cost.py
 	-$(BIN)/python tests/bench/llama_cpp.py
-	$(BIN)/python tests/bench/cpu_numbers.py
+	@# Continues where it was cut, as long as the commit is the same.
+	@mkdir -p $(OUT)
+	$(BIN)/python -m tests.bench.cpu --parts speed,busy,start,quality --markdown $(OUT)/cpu.md
 
 gpu-kit: install ## pack the dependencies of a GPU machine without network into .gpu
 	$(BIN)/python -m tests.gpu.kit.pack

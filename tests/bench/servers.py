@@ -11,8 +11,9 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
-START_SECONDS = 120
+START_SECONDS = 600  # a large model is quantized or unpacked while it is loaded
 
 
 def free_port() -> int:
@@ -21,6 +22,13 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class RunningServer(NamedTuple):
+    """A server that answers."""
+
+    url: str
+    pid: int
 
 
 @contextmanager
@@ -35,8 +43,22 @@ def serving(
     """Run a server while the block lasts; gives its URL once ``path`` answers 200.
 
     Raises:
-        RuntimeError: it ended or did not answer in time; names its log.
+        RuntimeError: it ended or did not answer in time; has the end of its log.
     """
+    with running(command, port, log, path=path, env=env) as server:
+        yield server.url
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    port: int,
+    log: Path,
+    *,
+    path: str,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[RunningServer]:
+    """As ``serving``, and gives its process too."""
     url = f"http://127.0.0.1:{port}"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -44,7 +66,7 @@ def serving(
         )
         try:
             _wait(url + path, process, log)
-            yield url
+            yield RunningServer(url, process.pid)
         finally:
             process.terminate()
             try:
@@ -64,8 +86,10 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
                 if answer.status == 200:
                     return
         except OSError:
-            time.sleep(0.1)
-    raise RuntimeError(f"{process.args!r} does not serve; its log is {log}")
+            time.sleep(0.02)
+    # The log may be in a folder that is removed.
+    end = log.read_text("utf-8", errors="replace")[-2000:]
+    raise RuntimeError(f"{process.args!r} does not serve:\n{end}")
 
 
 def gatewayd(port: int, *options: str) -> list[str]:

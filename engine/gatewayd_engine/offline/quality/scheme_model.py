@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.kv_selection import Selection
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.attention.sparse import SelectiveAttention
+from gatewayd_engine.kernels.cpu.select import thread_team
 from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, pool_format
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix, CompactedPrefixes
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.cpu_parts import CompiledParts
 from gatewayd_engine.model.linears.matmul_plugins import open_matmul_plugins
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
-from gatewayd_engine.model.parts import PlainParts, with_matmul_plugins
+from gatewayd_engine.model.parts import LayerParts, PlainParts, with_matmul_plugins
 from gatewayd_engine.model.quantizer import open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.offline.quality.kv_compression import MeasuredCompression, open_compression
@@ -84,7 +86,7 @@ class SchemeModel:
                 dtype,
                 config.device,
                 lambda done: None,
-                with_matmul_plugins(PlainParts(), matmul_plugins),
+                with_matmul_plugins(_parts(config), matmul_plugins),
                 quantize,
                 checkpoint.kv_scales(is_plain=is_plain),
             )
@@ -258,6 +260,15 @@ class SchemeModel:
         size = self._page_size
         kept, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
         return np.concatenate((kept, rest), 1)
+
+
+def _parts(config: EngineConfig) -> LayerParts:
+    """Return the products that an engine of this configuration computes on this CPU."""
+    if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
+        team = thread_team(choose(config.threads))
+        if team is not None:
+            return CompiledParts(team)
+    return PlainParts()
 
 
 def _open_compression(

@@ -13,7 +13,7 @@ from tests.bench.cpu.models import ServedFile
 from tests.bench.cpu.processor import name_of
 from tests.bench.cpu.record import Cell, Record
 from tests.bench.cpu.table import label, markdown, rows
-from tests.bench.cpu.workloads import workloads
+from tests.bench.cpu.workloads import KINDS, workloads
 
 HEADER: dict[str, Any] = {
     "cpu": "EPYC (znver3)",
@@ -76,15 +76,18 @@ def test_generate_of_a_batch_is_beside_as_many_requests(record: Record) -> None:
 
 
 def test_a_large_model_decodes_and_reads_prompts_in_rows_of_their_own(record: Record) -> None:
-    both = {"tok/s": 10.0, "decode tok/s": 20.0, "prompt tok/s": 30.0}
-    for workload in ("concurrency 1", "prompt of 1,024"):
+    both = {"tok/s": 10.0, "decode tok/s": 20.0, "prompt tok/s": 30.0, "requests/s": 40.0}
+    # Tables find their figures by the names of workloads.
+    for workload in workloads("1b", KINDS, (1,)):
         for name in ("ours", "llama"):
-            record.add(Cell("1b", "q8_0", workload), name, 0, both)
+            record.add(Cell("1b", "q8_0", workload.name), name, 0, both)
     found = [(row.label, row.goal, row.is_met) for row in rows(record)]
     assert found == [
         ("1B Q8_0, concurrency 1, tok/s", None, None),
         ("1B Q8_0, concurrency 1, decode tok/s", 1.0, True),
+        ("1B Q8_0, prompt of 64, prompt tok/s", 2.0, False),
         ("1B Q8_0, prompt of 1,024, prompt tok/s", 2.0, False),
+        ("1B Q8_0, 12 requests, 700 shared + 10 own, requests/s", None, None),
     ]
 
 

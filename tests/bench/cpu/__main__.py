@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -47,6 +48,8 @@ _DEFAULT_SCHEMES: dict[str, dict[str, _Names]] = {
 def main() -> int:
     """Measure what is asked for and missing, and print the table of all that is there."""
     args = _arguments()
+    # As after Ctrl-C, servers are stopped.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     names, commit = list(args.contestants), _commit()
     is_built = args.llama_server.exists()
     if not is_built:
@@ -119,14 +122,18 @@ def _commit() -> str:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cpu", description=__doc__)
-    parser.add_argument("--parts", type=_names(PARTS), default=("speed",), metavar="A,B")
-    parser.add_argument("--models", type=_names(MODELS), default=MODELS, metavar="A,B")
-    parser.add_argument("--schemes", type=_names(SCHEMES), default=(), metavar="A,B")
-    parser.add_argument("--workloads", type=_names(KINDS), default=KINDS, metavar="A,B")
+    for name, known, usual in (
+        ("parts", PARTS, ("speed",)),
+        ("models", MODELS, MODELS),
+        ("schemes", SCHEMES, ()),
+        ("workloads", KINDS, KINDS),
+        ("contestants", CONTESTANTS, CONTESTANTS),
+    ):
+        words = ", ".join(known)
+        parser.add_argument(
+            f"--{name}", type=_names(known), default=usual, metavar="A,B", help=f"of {words}"
+        )
     parser.add_argument("--levels", type=_numbers, default=LEVELS, metavar="A,B")
-    parser.add_argument(
-        "--contestants", type=_names(CONTESTANTS), default=CONTESTANTS, metavar="A,B"
-    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--record", type=Path, metavar="FILE")
     parser.add_argument("--llama-server", type=Path, default=llama_cpp.tool("llama-server"))

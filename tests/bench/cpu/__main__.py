@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from tokenizers import Tokenizer
 
 from gatewayd.cli.bench.workload import corpus_text
@@ -81,14 +82,17 @@ def main() -> int:
             if args.markdown is not None:
                 args.markdown.write_text(markdown(record, [*rows(record)]))
     compared = list(rows(record))
-    text = markdown(record, compared)
-    if "quality" in args.parts and is_built:
-        text += "\n" + quality.markdown(quality.measure())
+    sections = [markdown(record, compared)] if compared else []
+    lost = quality.measure() if "quality" in args.parts and is_built else []
+    if lost:
+        sections.append(quality.markdown(lost))
+    text = "\n".join(sections)
     if args.markdown is not None:
         args.markdown.write_text(text)
     if args.json:
         found = [row.values() for row in compared]
-        text = json.dumps({"header": record.header, "rows": found}, indent=2)
+        document = {"header": record.header, "rows": found, "quality": msgspec.to_builtins(lost)}
+        text = json.dumps(document, indent=2)
     print(text)
     return int(args.strict and any(row.is_met is False for row in compared))
 

@@ -31,7 +31,14 @@ def loaded(folder: Path) -> Decoder:
     if team is None:
         pytest.skip("no compiled kernels for this processor")
     spec = read_spec(folder)
-    return load(folder, spec, torch.float32, "cpu", lambda _: None, CompiledParts(team, rounds_activations=True))
+    return load(
+        folder,
+        spec,
+        torch.float32,
+        "cpu",
+        lambda _: None,
+        CompiledParts(team, rounds_activations=True),
+    )
 
 
 class Run:

@@ -267,7 +267,7 @@ def _parts(config: EngineConfig) -> LayerParts:
     if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
         team = thread_team(choose(config.threads))
         if team is not None:
-            return CompiledParts(team)
+            return CompiledParts(team, rounds_activations=config.cpu_activations == "int8")
     return PlainParts()
 
 

@@ -11,6 +11,7 @@ import torch
 
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.decoder import Attention, Decoder, DecoderLayer, Mlp
+from gatewayd_engine.model.embedding_table import EmbeddingTable, FloatTable, embedding_table
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
 from gatewayd_engine.model.linears.plugin_matmul import UnfitMatmul
@@ -30,7 +31,7 @@ from gatewayd_engine.model.rotary_embedding import Rotary, interleave_pairs
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 from gatewayd_engine.model.weights import (
     concat_rows,
-    dense,
+    device_of,
     scale_rows,
     select_rows,
     to_device,
@@ -85,16 +86,20 @@ def assemble(
             small and sensitive to quantization; None to keep all weights as they are.
         kv_scales: KV cache scales by layer, to be folded into the weights.
     """
-    # Look-ups need floats; a tied head is built of the table as stored, which may be quantized.
     table = weights.matrix(_EMBEDDING)
-    embedding = dense(table).to(weights.dtype)
-    builder = LayerBuilder(spec, weights, parts, quantize, embedding.device, kv_scales or {})
+    builder = LayerBuilder(spec, weights, parts, quantize, device_of(table), kv_scales or {})
+    # Before the layers: a head that is the table is packed from its floats, which are not kept.
+    tied = builder.packed(_HEAD, table) if spec.tie_word_embeddings else None
+    if isinstance(table, torch.Tensor) and _is_shared(table, tied):
+        # In memory once, and counted with the head.
+        embedding: EmbeddingTable = FloatTable(table, weights.dtype)
+    else:
+        embedding = embedding_table(table, weights.dtype)
+        builder.nbytes += embedding.nbytes
+    del table
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = builder.norm("model.norm")
-    head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
-    if isinstance(head, DenseGpuLinear) and head.shares_storage(embedding):
-        # A tied head that was not copied is in memory once.
-        builder.nbytes -= embedding.nbytes
+    head = builder.linear(_HEAD) if tied is None else tied
     # GPU kernels add in whatever order is fastest: batch invariance is guaranteed on CPUs only.
     rounds_inputs = embedding.device.type == "cpu" and builder.set_batch_invariant(head)
     return Decoder(
@@ -105,10 +110,14 @@ def assemble(
         norm,
         head,
         weights.num_parameters,
-        embedding.nbytes + builder.nbytes,
+        builder.nbytes,
         rounds_inputs=rounds_inputs,
         is_capturable=builder.is_capturable,
     )
+
+
+def _is_shared(table: torch.Tensor, head: LinearOp | None) -> bool:
+    return isinstance(head, DenseGpuLinear) and head.shares_storage(table)
 
 
 class LayerBuilder:

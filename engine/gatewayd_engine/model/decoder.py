@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-from torch.nn import functional
 
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.layers import LinearOp
@@ -19,10 +18,8 @@ from gatewayd_engine.model.qkv_heads import HeadBuffers
 from gatewayd_engine.model.rotary_embedding import Rotary
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from gatewayd_engine.model.attention_api import Attend
+    from gatewayd_engine.model.embedding_table import EmbeddingTable
     from gatewayd_engine.model.parts import Norm
     from gatewayd_engine.model.spec import ModelSpec
 
@@ -144,7 +141,7 @@ class Decoder:
     def __init__(
         self,
         spec: ModelSpec,
-        embedding: torch.Tensor,
+        embedding: EmbeddingTable,
         rotary: Rotary,
         layers: Sequence[DecoderLayer],
         norm: Norm,
@@ -200,14 +197,7 @@ class Decoder:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Embed token ids ``[n]``, scaled if the model does so; shape ``[n, hidden]``."""
-        x = functional.embedding(ids, self._embedding)
-        if self._scale is not None:
-            x.mul_(self._scale)
-        return x
-
-    def embed_on_host(self, ids: NDArray[np.int64]) -> torch.Tensor:
-        """Embed as ``embed``, on a CPU: for a few tokens numpy takes a fraction of torch's time."""
-        x = torch.from_numpy(self._embedding.numpy().take(ids, 0))
+        x = self._embedding.rows(ids)
         if self._scale is not None:
             x.mul_(self._scale)
         return x

@@ -132,6 +132,14 @@ def _floats(codes: torch.Tensor) -> torch.Tensor:
     return bits.view(torch.bfloat16).float().mul_(2.0**120)
 
 
+def device_of(weight: Weight) -> torch.device:
+    """Return the device of a weight."""
+    if isinstance(weight, StaticWeight):
+        return device_of(weight.weight)
+    # The first tensor of every other form.
+    return weight.device if isinstance(weight, torch.Tensor) else weight[0].device
+
+
 def to_device(weight: Weight, device: torch.device | str) -> Weight:
     """Move a weight to a device; tensors already there are not copied."""
     if isinstance(weight, torch.Tensor):

@@ -153,7 +153,7 @@ class Runner:
         lines = batch.samples.nonzero()[0]
         row = batch.rows[lines]
         settings = None if self._rows.is_greedy[row].all() else self._choice.settings(row)
-        stream = self._decoder.embed_on_host(batch.ids)
+        stream = self._decoder.embed(torch.from_numpy(batch.ids))
         outputs = fused.start(stream, attention.planned, batch.last[lines])
         end = self._pace.end_step
         return StepInFlight(fused, batch, lines, outputs, settings, self._sampled, end)
@@ -242,7 +242,7 @@ class Runner:
         """Run the model on a planned step, with logits of the tokens ``wanted``."""
         rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
         if self._fused is not None and rows is not None:
-            return self._fused.run(self._decoder.embed_on_host(batch.ids), rows, wanted)
+            return self._fused.run(self._decoder.embed(torch.from_numpy(batch.ids)), rows, wanted)
         ids = torch.from_numpy(batch.ids)
         with self._torch_threads():
             hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)

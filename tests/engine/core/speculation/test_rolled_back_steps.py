@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.model.embedding_table import FloatTable
 from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling import verified_drafts
@@ -105,11 +106,11 @@ def test_a_draft_that_the_model_has_no_numbers_for_costs_no_token(
     def broken(**fields: Any) -> Any:
         engine = make_engine(prefix_cache=None, **fields)
         decoder = runner_of(engine)._decoder
-        embedding = decoder._embedding.clone()
-        embedding[4000] = torch.nan
+        embeddings = decoder.embed(torch.arange(decoder.spec.vocab_size))
+        embeddings[4000] = torch.nan
         # Engines share their decoder.
         runner_of(engine)._decoder = own = copy.copy(decoder)
-        own._embedding = embedding
+        own._embedding = FloatTable(embeddings, decoder.dtype)
         return engine
 
     wishes = {"max_tokens": 20, "ignore_eos": True, "frequency_penalty": penalty}

@@ -206,7 +206,10 @@ def scale_rows(weight: Weight, factors: torch.Tensor) -> Weight:
 
 
 def concat_rows(weights: Sequence[Weight]) -> Weight:
-    """Concatenate weights of the same input by rows; dequantize if their formats do not match."""
+    """Concatenate weights of the same input by rows; no number changes.
+
+    Integer codes of several widths become bytes. Formats that cannot be joined are dequantized.
+    """
     if len(weights) == 1:
         return weights[0]
     sparse = [weight.values for weight in weights if isinstance(weight, SparseWeight)]
@@ -216,11 +219,12 @@ def concat_rows(weights: Sequence[Weight]) -> Weight:
     if static:
         return _joined_static(weights, static)
     grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
-    if len(grouped) == len(weights) and _are_alike(grouped):
+    alike = _in_one_format(grouped) if len(grouped) == len(weights) else None
+    if alike is not None:
         # Splitting groups repeats scales and changes no number, unlike dequantizing.
-        groups = max(weight.scales.shape[1] for weight in grouped)
-        if all(groups % weight.scales.shape[1] == 0 for weight in grouped):
-            return _joined([_finer(weight, groups) for weight in grouped])
+        groups = max(weight.scales.shape[1] for weight in alike)
+        if all(groups % weight.scales.shape[1] == 0 for weight in alike):
+            return _joined([_finer(weight, groups) for weight in alike])
     if grouped:
         _log.info("matrices of one input with different quantization formats are dequantized")
     return torch.cat([dense(weight) for weight in weights])
@@ -243,15 +247,27 @@ def _around(static: StaticWeight, weight: Weight) -> StaticWeight:
     return static._replace(weight=cast("torch.Tensor | GroupedWeight", weight))
 
 
-def _are_alike(weights: Sequence[GroupedWeight]) -> bool:
-    """Whether weights have the same format, except for the number of groups."""
-    first, *others = weights
-    return all(
-        (other.codes.dtype, other.bits, other.activations)
-        == (first.codes.dtype, first.bits, first.activations)
-        and _are_grouped_alike(first, other)
-        for other in others
-    )
+def _in_one_format(weights: Sequence[GroupedWeight]) -> list[GroupedWeight] | None:
+    """Return the same weights with codes of one type; None if they have no common format.
+
+    Their numbers of groups may still differ.
+    """
+    first = weights[0]
+    for other in weights[1:]:
+        if other.activations != first.activations or not _are_grouped_alike(first, other):
+            return None
+    if len({weight.codes.dtype for weight in weights}) == 1:
+        bits = max(weight.bits for weight in weights)
+        return [weight._replace(bits=bits) for weight in weights]
+    if not all(_fits_int8(weight) for weight in weights):
+        return None
+    return [weight._replace(codes=weight.codes.view(torch.int8), bits=8) for weight in weights]
+
+
+def _fits_int8(weight: GroupedWeight) -> bool:
+    """Whether codes have the same values as int8."""
+    is_below_128 = weight.codes.dtype == torch.uint8 and weight.bits < 8
+    return is_below_128 or weight.codes.dtype == torch.int8
 
 
 def _are_grouped_alike(one: GroupedWeight, other: GroupedWeight) -> bool:

@@ -6,8 +6,9 @@ import torch
 
 from gatewayd_hooks.quantization import GroupedWeight
 
-KINDS = ("symmetric", "signed", "offsets", "any order", "bytes", "signed bytes", "e4m3")
-"""As GPTQ, Q4_0, AWQ, GPTQ with ``desc_act``, and in bytes: Q6_K, Q8_0, 8-bit floats."""
+KINDS = ("symmetric", "signed", "offsets", "any order", "bytes", "signed bytes", "joined", "e4m3")
+"""As GPTQ, Q4_0, AWQ, GPTQ with ``desc_act``, and in bytes: Q6_K, Q8_0, Q4_K joined with Q6_K,
+8-bit floats."""
 
 
 def grouped(kind: str, rows: int, columns: int, groups: int) -> GroupedWeight:
@@ -35,6 +36,8 @@ def grouped(kind: str, rows: int, columns: int, groups: int) -> GroupedWeight:
         case "signed bytes":
             # No float16 has as many digits.
             return GroupedWeight(codes(-128, 128).char(), scales / 3)
+        case "joined":
+            return GroupedWeight(codes(-128, 128).char(), scales / 3, -zeros * scales)
         case "e4m3":
             numbers = torch.randn(rows, columns, generator=generator) * 40
             numbers.view(-1)[:3] = torch.tensor([2.0**-9, -3 * 2.0**-9, 448.0])[: rows * columns]

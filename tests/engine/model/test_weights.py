@@ -26,7 +26,9 @@ def _weights(draw: st.DrawFn) -> Weight:
         return SparseWeight(torch.randn(count, COLUMNS) * torch.tensor([0, 1, 1, 0] * 6))
     groups = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 24]))
     is_signed = draw(st.booleans())
-    bounds = (-8, 8) if is_signed else (0, 16)
+    bits = draw(st.sampled_from([4, 7, 8]))
+    half = 1 << (bits - 1)
+    bounds = (-half, half) if is_signed else (0, 2 * half)
     codes = torch.randint(*bounds, (count, COLUMNS), dtype=torch.int8 if is_signed else torch.uint8)
     group_of = None
     if draw(st.integers(0, 2)) == 0:
@@ -36,7 +38,7 @@ def _weights(draw: st.DrawFn) -> Weight:
         codes,
         torch.randn(count, groups),
         torch.randn(count, groups) if draw(st.booleans()) else None,
-        4,
+        bits,
         group_of,
         draw(st.sampled_from(["float", "int8"])),
     )
@@ -77,6 +79,62 @@ def test_weights_of_one_kind_stay_of_few_bits() -> None:
     assert isinstance(whole, GroupedWeight)
     assert whole.scales.shape == (5, 8)
     assert isinstance(concat_rows([coarse, fine._replace(activations="int8")]), torch.Tensor)
+
+
+def codes_of(kind: torch.dtype, bits: int, groups: int, *, has_offsets: bool) -> GroupedWeight:
+    """A weight of the largest codes of its kind."""
+    most = 2 ** (bits - 1 if kind == torch.int8 else bits) - 1
+    codes = torch.full((2, 96), most, dtype=kind)
+    codes[0] = 0 if kind == torch.uint8 else -most - 1
+    offsets = torch.randn(2, groups) if has_offsets else None
+    return GroupedWeight(codes, torch.randn(2, groups), offsets, bits)
+
+
+Q4_K = codes_of(torch.uint8, 4, 3, has_offsets=True)
+Q6_K = codes_of(torch.int8, 8, 6, has_offsets=False)
+Q4_0 = codes_of(torch.int8, 4, 3, has_offsets=False)
+Q8_0 = codes_of(torch.int8, 8, 3, has_offsets=False)
+OF_7_BITS = codes_of(torch.uint8, 7, 1, has_offsets=False)
+OF_8_BITS = codes_of(torch.uint8, 8, 1, has_offsets=True)
+
+
+@pytest.mark.parametrize(
+    ("several", "bits", "groups"),
+    [
+        ((Q4_K, Q4_K, Q6_K), 8, 6),
+        ((Q6_K, Q4_K), 8, 6),
+        ((Q8_0, Q4_0), 8, 3),
+        ((Q8_0, Q4_K, OF_7_BITS), 8, 3),
+        ((Q4_K, OF_7_BITS), 7, 3),
+        ((Q4_0, Q4_0), 4, 3),
+        ((OF_8_BITS, OF_7_BITS), 8, 1),
+    ],
+)
+def test_integer_formats_are_joined_without_floats(
+    several: tuple[GroupedWeight, ...], bits: int, groups: int
+) -> None:
+    whole = concat_rows(several)
+    assert isinstance(whole, GroupedWeight)
+    assert (whole.bits, whole.scales.shape[1]) == (bits, groups)
+    assert torch.equal(dense(whole), torch.cat([dense(weight) for weight in several]))
+    matrix = Matrix("m", *whole.codes.shape)
+    assert validated(matrix, whole) is whole
+
+
+@pytest.mark.parametrize(
+    "several",
+    [
+        (Q6_K, OF_8_BITS),  # no byte has a sign and codes of up to 255
+        (Q4_K, codes_of(torch.int8, 8, 4, has_offsets=False)),  # 4 groups are not 3 split
+        (Q8_0, Q8_0._replace(codes=Q8_0.codes.float().to(torch.float8_e4m3fn))),
+        (Q4_K, Q6_K._replace(group_of=torch.arange(96, dtype=torch.int32) % 6)),
+        (Q4_K, Q6_K._replace(activations="int8")),
+    ],
+)
+def test_what_has_no_common_format_is_dequantized(several: tuple[GroupedWeight, ...]) -> None:
+    whole = concat_rows(several)
+    assert isinstance(whole, torch.Tensor)
+    assert torch.equal(whole, torch.cat([dense(weight) for weight in several]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])

@@ -7,10 +7,10 @@ class GgufConfig(StrategyConfig):
     """Form of weights in memory."""
 
     packed: bool = setting(
-        False,
+        True,
         reload="restart",
         doc=(
-            "Whether weights stay quantized in memory and are multiplied by a quantized matmul "
-            "kernel: less memory, but inputs are rounded to bfloat16."
+            "Whether weights stay quantized in memory and are multiplied from their codes. If not, "
+            "they are dequantized to `[model] dtype` while the model is loaded."
         ),
     )

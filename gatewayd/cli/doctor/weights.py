@@ -99,7 +99,8 @@ def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
     if quantizer == "sparse24":
         return device == "cpu"
     if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):
-        return not config.quantizer.settings(quantizer).get("packed", False)
+        # By default GGUF files stay quantized, and 8-bit floats become floats on a CPU.
+        return not config.quantizer.settings(quantizer).get("packed", quantizer == "gguf")
     return False
 
 

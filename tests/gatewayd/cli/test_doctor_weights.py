@@ -95,14 +95,16 @@ def test_codes_that_are_made_floats_take_what_floats_do(model: Path) -> None:
     assert expected_bytes(config(model), "cuda") == file
 
 
-@pytest.mark.parametrize("is_packed", [False, True])
-def test_of_a_gguf_file_it_is_what_an_engine_takes(is_packed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("settings", "bytes_per_number"), [({}, 9 / 8), ({"packed": False}, 4)])
+def test_of_a_gguf_file_it_is_what_an_engine_takes(
+    settings: dict[str, bool], bytes_per_number: float, tmp_path: Path
+) -> None:
     convert(small(), tmp_path, "llama", ["Q4_0"])
-    tables = {"gguf": {"packed": is_packed}}
+    tables = {"gguf": settings}
     info = build(tmp_path, OURS, quantizer=StrategyChoice("auto", tables)).info
     spec = read_spec(tmp_path)
-    # A table that is the head, too, is there twice on a CPU, and it stays a table of floats.
-    table = 4 * spec.vocab_size * spec.hidden_size
+    # A table that is the head, too, is there twice on a CPU.
+    table = bytes_per_number * spec.vocab_size * spec.hidden_size
     taken = info.weight_bytes - table
     expected = expected_bytes(config(tmp_path, **tables), "cpu")
     assert expected == pytest.approx(taken, rel=0.1)

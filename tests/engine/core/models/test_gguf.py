@@ -40,7 +40,8 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
     wanted = theirs(plain, PROMPT, NEW_TOKENS)
     sizes = []
     for is_packed in (False, True):
-        choice = StrategyChoice("auto", {"gguf": {"packed": is_packed}})
+        tables = {} if is_packed else {"gguf": {"packed": False}}
+        choice = StrategyChoice("auto", tables)
         # A path of its own: tests read the weights of a path once.
         (tmp_path / str(is_packed)).symlink_to(folder)
         engine = build(tmp_path / str(is_packed), OURS, quantizer=choice)
@@ -49,7 +50,7 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
         assert engine.info.strategies["quantizer"] == "gguf"
         sizes.append(engine.info.weight_bytes)
         engine.core.strategies.close()
-    assert sizes[1] < 0.6 * sizes[0], "codes take less than floats, but for the embedding"
+    assert sizes[1] < 0.4 * sizes[0]
 
 
 def test_a_gguf_file_needs_its_quantizer(nano: tuple[Path, Path]) -> None:

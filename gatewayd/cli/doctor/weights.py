@@ -41,7 +41,7 @@ def weights(config: Config) -> Finding:
         return Finding("weights", "failure", problem)
     size = sum(path.stat().st_size for path in paths)
     count = "" if is_gguf else f", {sum(map(len, found))} tensors"
-    text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec)}"
+    text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec, is_gguf=is_gguf)}"
     return Finding("weights", "ok", text)
 
 
@@ -109,7 +109,13 @@ def _method(announced: Announcement) -> str:
     return str(announced.values.get("quant_method")).lower().replace("-", "_")
 
 
-def _how(spec: ModelSpec) -> str:
+def _how(spec: ModelSpec, *, is_gguf: bool) -> str:
     if spec.quantization is None:
         return ""
-    return f", quantized: {spec.quantization.values.get('quant_method')}"
+    values = spec.quantization.values
+    text = f", quantized: {values.get('quant_method')}"
+    if not is_gguf:
+        return text
+    # A file of floats lists no types.
+    types = ", ".join(sorted({*values["types"].values()})) or "floats"
+    return f"{text} ({types})"

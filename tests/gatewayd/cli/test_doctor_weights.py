@@ -95,6 +95,13 @@ def test_codes_that_are_made_floats_take_what_floats_do(model: Path) -> None:
     assert expected_bytes(config(model), "cuda") == file
 
 
+def test_types_of_a_gguf_file_are_said(tmp_path: Path) -> None:
+    convert(small(), tmp_path, "llama", ["Q8_0", "Q4_0"])
+    assert weights(config(tmp_path)).text.endswith(", quantized: gguf (Q4_0, Q8_0)")
+    convert(small(), tmp_path, "llama", ["F32"])
+    assert weights(config(tmp_path)).text.endswith(", quantized: gguf (floats)")
+
+
 @pytest.mark.parametrize(("settings", "bytes_per_number"), [({}, 9 / 8), ({"packed": False}, 4)])
 def test_of_a_gguf_file_it_is_what_an_engine_takes(
     settings: dict[str, bool], bytes_per_number: float, tmp_path: Path

@@ -44,7 +44,7 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
         choice = StrategyChoice("auto", tables)
         # A path of its own: tests read the weights of a path once.
         (tmp_path / str(is_packed)).symlink_to(folder)
-        engine = build(tmp_path / str(is_packed), OURS, quantizer=choice)
+        engine = build(tmp_path / str(is_packed), OURS, quantizer=choice, cpu_activations="float")
         (sequence,) = engine.submit(PROMPT, max_tokens=NEW_TOKENS, ignore_eos=True)
         assert engine.run()[sequence].tokens == wanted
         assert engine.info.strategies["quantizer"] == "gguf"

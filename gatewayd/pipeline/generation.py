@@ -289,12 +289,6 @@ class Generation:
         firsts = self.choices[:: self.work.num_choices]
         return sum([choice.cached_tokens for choice in firsts])
 
-    async def wait(self) -> None:
-        """Wait until new output is buffered since the last call."""
-        if not self.is_awake:
-            await self.waiter()
-        self.is_awake = False
-
     def waiter(self) -> asyncio.Future[None]:
         """Create the future that ``wake`` completes; one at a time, while ``is_awake`` is false."""
         self._waiter = self._loop.create_future()

@@ -45,10 +45,14 @@ def engine_cpus(
 ) -> EngineCpus:
     """Choose the CPUs and threads of an engine.
 
-    Without a list, replicas share the cores, one CPU for each: SMT siblings compete for the same
-    vector units. Of up to three cores all siblings count: engines measure whether they help. A
-    share is cut to the node that has most of it, unless ``threads`` asks for more: the memory of
-    another node is slower. Of more than three CPUs the first engine leaves one to the gateway.
+    Replicas divide the cores, node by node, with a thread for each core: SMT siblings compete for
+    the same vector units. They count where there is a single core, as engines measure whether they
+    help. A share is cut to the node that has most of it, unless ``threads`` asks for more, as the
+    memory of another node is slower. A single engine of more than three cores leaves one to the
+    gateway.
+
+    Where a quota limits the process nothing is bound, unless CPUs are listed: other containers
+    count CPUs from 0, too.
 
     Args:
         machine: its CPUs.
@@ -66,39 +70,43 @@ def engine_cpus(
             f" {cpu_list(machine.allowed)}; list some of these, or let the service have more"
             " (CPUAffinity of its unit, cpuset of its container)"
         )
-    cores = machine.cores(machine.allowed)
-    pool = tuple(listed) or (cores if len(cores) > _FEW_CORES else machine.allowed)
-    # Replicas that outnumber the CPUs share them all.
-    begin, end = (len(pool) * i // replicas for i in (replica, replica + 1))
-    share = pool[begin:end] if replicas <= len(pool) else pool
-    if not listed:
+    usable = tuple(listed) or machine.allowed
+    cores = machine.cores(usable)
+    # Replicas that outnumber the cores share them all.
+    is_shared = replicas > len(cores)
+    begin, end = (len(cores) * i // replicas for i in (replica, replica + 1))
+    share = cores if is_shared else cores[begin:end]
+    is_limited = machine.quota is not None and machine.quota < len(usable)
+    if not (listed or is_limited or is_shared):
         by_node = [tuple(c for c in share if c in inside) for inside in machine.nodes.values()]
         largest = max(by_node, key=len)
         if threads is None or threads <= len(largest):
             share = largest
-        if threads is not None and threads > len(share):
-            # More threads than cores: on siblings, if there are any.
-            share = machine.allowed
-    count = len(share)
-    if not listed and replica == 0 and len(pool) > _FEW_CORES and count > 1:
-        count -= 1
-    if machine.quota is not None:
+    chosen = {machine.core_of[cpu] for cpu in share}
+    kept = tuple(sorted(cpu for cpu in usable if machine.core_of[cpu] in chosen))
+    count = len(share) if len(cores) > 1 else len(kept)
+    if is_limited and machine.quota is not None:
         count = min(count, max(1, int(machine.quota / replicas)))
-    is_whole = set(machine.cores(share)) == set(cores)
-    # Where a quota limits the engine, the kernel chooses: other containers count CPUs from 0, too.
-    is_bound = bool(listed) or (not is_whole and machine.quota is None)
-    kept = tuple(sorted(share)) if is_bound else machine.allowed
+    if replicas == 1 and not listed and count > _FEW_CORES:
+        count -= 1
+    is_bound = bool(listed) or not (is_limited or kept == machine.allowed)
+    kept = kept if is_bound else machine.allowed
     return EngineCpus(kept, threads or count, is_bound, machine.nodes_of(kept))
 
 
 def bind(chosen: EngineCpus) -> None:
     """Keep this process, and threads that start later, to its CPUs; other systems ignore it.
 
+    Where the system forbids it, a warning is logged.
+
     Memory is taken from the node of the thread that touches it first, which is one of these. Of an
     engine on several nodes the pages alternate between them, as all threads read all weights.
     """
     if chosen.is_bound and hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, chosen.cpus)
+        try:
+            os.sched_setaffinity(0, chosen.cpus)
+        except OSError as error:
+            _log.warning("not kept to the CPUs %s: %s", cpu_list(chosen.cpus), error)
     number = _SET_MEMPOLICY.get(platform.machine())
     if len(chosen.nodes) < 2 or number is None or platform.system() != "Linux":
         return

@@ -114,17 +114,39 @@ def test_siblings_get_no_threads_of_their_own(tmp_path: Path) -> None:
     assert engine_cpus(machine).threads == 7
 
 
+def test_two_cores_with_siblings_have_two_threads(tmp_path: Path) -> None:
+    machine = made_machine(tmp_path, nodes={0: "0-3"}, siblings=2)
+    assert engine_cpus(machine) == EngineCpus((0, 1, 2, 3), 2, is_bound=False, nodes=(0,))
+    first, second = (engine_cpus(machine, replica=i, replicas=2) for i in (0, 1))
+    assert first == EngineCpus((0, 2), 1, is_bound=True, nodes=(0,))
+    assert second == EngineCpus((1, 3), 1, is_bound=True, nodes=(0,))
+
+
 def test_a_single_core_uses_both_siblings(tmp_path: Path) -> None:
     assert engine_cpus(made_machine(tmp_path, nodes={0: "0-1"}, siblings=2)).threads == 2
 
 
-@pytest.mark.parametrize(("quota", "threads"), [("200000", 2), ("50000", 1), ("9900000", 63)])
+@pytest.mark.parametrize(
+    ("quota", "threads"), [("200000", 2), ("50000", 1), ("800000", 7), ("9900000", 63)]
+)
 def test_a_quota_limits_the_threads_and_binds_none(
     tmp_path: Path, quota: str, threads: int
 ) -> None:
     machine = made_machine(tmp_path, nodes={0: "0-63"}, quotas={"/": f"{quota} 100000"})
     chosen = engine_cpus(machine)
     assert (chosen.threads, chosen.is_bound) == (threads, False)
+
+
+def test_a_quota_that_limits_nothing_is_none(tmp_path: Path) -> None:
+    nodes = {0: "0-7,16-23", 1: "8-15,24-31"}
+    machine = made_machine(tmp_path, nodes=nodes, siblings=2, quotas={"/": "3200000 100000"})
+    cpus = (*range(8), *range(16, 24))
+    assert engine_cpus(machine) == EngineCpus(cpus, 7, is_bound=True, nodes=(0,))
+
+
+def test_an_engine_with_a_quota_is_not_cut_to_a_node(tmp_path: Path) -> None:
+    machine = made_machine(tmp_path, nodes={0: "0-31", 1: "32-63"}, quotas={"/": "4800000 100000"})
+    assert engine_cpus(machine) == EngineCpus(tuple(range(64)), 47, is_bound=False, nodes=(0, 1))
 
 
 def test_replicas_of_a_quota_share_it(tmp_path: Path) -> None:
@@ -135,7 +157,8 @@ def test_replicas_of_a_quota_share_it(tmp_path: Path) -> None:
 def test_an_engine_stays_on_one_node(tmp_path: Path) -> None:
     machine = made_machine(tmp_path, nodes={0: "0-7,16-23", 1: "8-15,24-31"}, siblings=2)
     chosen = engine_cpus(machine)
-    assert chosen == EngineCpus(tuple(range(8)), 7, is_bound=True, nodes=(0,))
+    cpus = (*range(8), *range(16, 24))
+    assert chosen == EngineCpus(cpus, 7, is_bound=True, nodes=(0,))
 
 
 def test_an_engine_with_more_threads_than_a_node_has_cores_takes_all(tmp_path: Path) -> None:
@@ -151,10 +174,7 @@ def test_replicas_divide_the_cores_by_node(tmp_path: Path, replicas: int, nodes:
     assert sorted(cpu for share in shares for cpu in share.cpus) == list(range(16))
     assert [share.nodes for share in shares] == [(node,) for node in nodes]
     assert all(share.is_bound for share in shares)
-    assert [share.threads for share in shares] == [
-        16 // replicas - 1,
-        *[16 // replicas] * (replicas - 1),
-    ]
+    assert [share.threads for share in shares] == [16 // replicas] * replicas
 
 
 def test_replicas_that_outnumber_the_cpus_share_all(tmp_path: Path) -> None:
@@ -163,10 +183,25 @@ def test_replicas_that_outnumber_the_cpus_share_all(tmp_path: Path) -> None:
     assert all(one == EngineCpus((0, 1), 2, is_bound=False, nodes=(0,)) for one in chosen)
 
 
-def test_listed_cpus_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_replicas_that_outnumber_the_cores_of_nodes_share_all(tmp_path: Path) -> None:
+    machine = made_machine(tmp_path, nodes={0: "0-3", 1: "4-7"})
+    chosen = [engine_cpus(machine, replica=i, replicas=9) for i in range(9)]
+    assert all(one.cpus == machine.allowed and not one.is_bound for one in chosen)
+
+
+def test_listed_cpus_have_a_thread_for_each_core(tmp_path: Path) -> None:
     machine = made_machine(tmp_path, nodes={0: "0-15"}, siblings=2)
     chosen = engine_cpus(machine, listed=(2, 3, 10, 11))
-    assert chosen == EngineCpus((2, 3, 10, 11), 4, is_bound=True, nodes=(0,))
+    assert chosen == EngineCpus((2, 3, 10, 11), 2, is_bound=True, nodes=(0,))
+    halves = [engine_cpus(machine, listed=(2, 3, 10, 11), replica=i, replicas=2) for i in (0, 1)]
+    assert [half.cpus for half in halves] == [(2, 10), (3, 11)]
+
+
+def test_listed_cpus_of_interleaved_nodes_are_divided_by_node(tmp_path: Path) -> None:
+    machine = made_machine(tmp_path, nodes={0: "0,2,4,6", 1: "1,3,5,7"})
+    listed = tuple(range(8))
+    halves = [engine_cpus(machine, listed=listed, replica=i, replicas=2) for i in (0, 1)]
+    assert [half.cpus for half in halves] == [(0, 2, 4, 6), (1, 3, 5, 7)]
 
 
 def test_replicas_divide_the_listed_cpus(tmp_path: Path) -> None:
@@ -194,6 +229,18 @@ def test_binding_keeps_the_process_to_its_cpus(monkeypatch: pytest.MonkeyPatch) 
     assert asked == []
     bind(EngineCpus((1,), 1, is_bound=True, nodes=(0,)))
     assert asked == [(1,)]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_a_process_that_cannot_be_bound_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(process: int, cpus: tuple[int, ...]) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    bind(EngineCpus((1,), 1, is_bound=True, nodes=(0,)))
+    assert "not kept to the CPUs 1: " in caplog.text
 
 
 def test_memory_of_several_nodes_that_cannot_be_interleaved_is_a_warning(

@@ -37,14 +37,14 @@ def judged(machine: MachineCpus, **engine: Any) -> tuple[str, str]:
             TWO_NODES,
             {},
             "8 cores, 16 CPUs on 2 NUMA nodes (0: 0-3,8-11; 1: 4-7,12-15); 3 threads for an"
-            " engine, the first on CPUs 0-3; avx2; for the other NUMA nodes set [engine]"
+            " engine, the first on CPUs 0-3,8-11; avx2; for the other NUMA nodes set [engine]"
             " replicas = 2",
         ),
         (
             TWO_NODES,
             {"replicas": 2},
-            "8 cores, 16 CPUs on 2 NUMA nodes (0: 0-3,8-11; 1: 4-7,12-15); 3 threads for an"
-            " engine, the first on CPUs 0-3; avx2",
+            "8 cores, 16 CPUs on 2 NUMA nodes (0: 0-3,8-11; 1: 4-7,12-15); 4 threads for an"
+            " engine, the first on CPUs 0-3,8-11; avx2",
         ),
     ],
 )

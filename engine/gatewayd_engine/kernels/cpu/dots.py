@@ -186,7 +186,7 @@ class _Tile:
         if self._adds_halfwords:
             return f.intrinsic(_BYTES_OF[bits], self._halfwords, *operands)
         if self._processor.dots == "vnni":
-            place.set(f.intrinsic(_VNNI[bits], self._words, place.get(), *operands))
+            place.set(f.intrinsic(_VNNI, self._words, place.get(), *operands))
         else:
             place.set(f.intrinsic(_SDOT, self._words, place.get(), *operands))
         return place.get()
@@ -194,5 +194,5 @@ class _Tile:
 
 _PAIRS_OF = {256: "llvm.x86.avx2.pmadd.wd", 512: "llvm.x86.avx512.pmaddw.d.512"}
 _BYTES_OF = {256: "llvm.x86.avx2.pmadd.ub.sw", 512: "llvm.x86.avx512.pmaddubs.w.512"}
-_VNNI = {256: "llvm.x86.avx512.vpdpbusd.256", 512: "llvm.x86.avx512.vpdpbusd.512"}
+_VNNI = "llvm.x86.avx512.vpdpbusd.512"
 _SDOT = "llvm.aarch64.neon.sdot.v4i32.v16i8"

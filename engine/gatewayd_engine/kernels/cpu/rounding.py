@@ -1,7 +1,8 @@
 """Rounding of activations to 8-bit integers, with one scale for some adjacent ones.
 
-The largest magnitude becomes 127. Numbers that are not finite make their scale such a number, so
-that they reach all outputs of their row. Layout of the result: ``panel_layout.HEADER``.
+The largest magnitude becomes 127, or 0 if all are below 2**-119. Numbers that are not finite make
+their scale such a number, so that they reach all outputs of their row. Layout of the result:
+``panel_layout.HEADER``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from gatewayd_engine.kernels.llvm.processor import Processor
 from gatewayd_engine.kernels.llvm.reductions import lane_sum, largest_lane
 
 _LARGEST = 127
+_LEAST = 2.0**-119
+"""Below, the factor that makes 127 of the largest number would be infinite."""
 
 
 def add_rounding(
@@ -36,7 +39,8 @@ def add_rounding(
             most = f.most(most, each)
         largest = f.bits_as(largest_lane(f, most), F32)
         scale = largest * (1.0 / _LARGEST)
-        inverse = f.choose(largest > 0.0, f.like(largest, float(_LARGEST)) / largest, largest)
+        ratio = f.like(largest, float(_LARGEST)) / largest
+        inverse = f.choose(largest > _LEAST, ratio, f.like(largest, 0.0))
         halves = [f.variable(f.like(sizes[0], 0)) for _ in (0, 1)]
         for i, each in enumerate(numbers):
             codes = f.saturated(f.overloaded("llvm.rint", each * f.splat(inverse, lanes)), words)

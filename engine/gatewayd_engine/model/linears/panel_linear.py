@@ -9,6 +9,7 @@ from gatewayd_engine.kernels.cpu.integer_panels import pack_integers
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE, MatmulJob
 from gatewayd_engine.kernels.cpu.panels import Panels, pack, pack_codes, paired_rows
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.model.linears.product_check import is_right
 from gatewayd_engine.model.weights import select_rows
 from gatewayd_hooks.quantization import GroupedWeight
 
@@ -126,6 +127,8 @@ def panel_linear(
     if isinstance(weight, GroupedWeight):
         if rounds_activations:
             panels = pack_integers(weight, team.processor)
+            if panels and not is_right(panels.form, PanelLinear(team, panels), weight):
+                panels = None
         if panels is None:
             panels = pack_codes(weight, lanes)
     else:

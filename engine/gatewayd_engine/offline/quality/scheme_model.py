@@ -265,7 +265,7 @@ class SchemeModel:
 def _parts(config: EngineConfig) -> LayerParts:
     """Return the products that an engine of this configuration computes on this CPU."""
     if config.cpu_kernels == "auto" and config.dtype in ("auto", "float32"):
-        team = thread_team(choose(config.threads))
+        team = thread_team(choose(config).threads)
         if team is not None:
             return CompiledParts(team, rounds_activations=config.cpu_activations == "int8")
     return PlainParts()

@@ -78,3 +78,18 @@ def test_a_changed_file_is_another_model(nano: tuple[Path, Path], tmp_path: Path
         file.seek(-1, 2)
         file.write(b"\x55")
     assert fingerprint(config) != before
+
+
+def test_rounded_activations_are_other_kv(nano: tuple[Path, Path]) -> None:
+    def of(activations: str) -> bytes:
+        config = EngineConfig(
+            model=str(nano[0]),
+            scheduler=StrategyChoice("fcfs"),
+            prefix_cache=None,
+            eviction=StrategyChoice("lru"),
+            preemption=StrategyChoice("recompute"),
+            cpu_activations=activations,
+        )
+        return fingerprint(config)
+
+    assert of("int8") == of("int8") != of("float")

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewayd_engine.kernels.cpu.integer_panels import pack_integers
 from gatewayd_engine.kernels.cpu.panel_layout import ROUNDED
+from gatewayd_engine.kernels.cpu.panels import Panels
 from gatewayd_engine.kernels.cpu.select import thread_team
 from gatewayd_engine.kernels.cpu.team import ThreadTeam
+from gatewayd_engine.kernels.llvm.processor import Processor
+from gatewayd_engine.model.linears import panel_linear as panel_linear_module
+from gatewayd_engine.model.linears import product_check
 from gatewayd_engine.model.linears.panel_linear import PanelLinear, panel_linear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
@@ -187,8 +193,11 @@ def test_numbers_that_are_not_finite_stay_in_their_row(
 def test_zeros_and_the_smallest_numbers_are_harmless(team: ThreadTeam) -> None:
     made = linear(team, quantized("s8_1f16_int8_32", 37))
     assert torch.equal(made(torch.zeros(2, 512)), torch.zeros(2, 37))
-    for size in (1e-45, 1e-39, 1e-30):
-        assert (made(torch.full((1, 512), size)).abs() <= 512 * 128 * 4 * size).all()
+    for size in (1e-45, 1e-39, 2.0**-120):
+        assert torch.equal(made(torch.full((1, 512), size)), torch.zeros(1, 37))
+    x = numbers(3, 512)
+    small = 2.0**-60  # exact
+    assert torch.equal(made(x * small), made(x) * small)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +215,31 @@ def test_other_formats_are_multiplied_with_floats(team: ThreadTeam, weight: Grou
     assert not made.rounds_inputs
     x = numbers(3, weight.codes.shape[1])
     assert torch.equal(made(x), torch.zeros(3, 8))
+
+
+def test_activations_stay_floats_where_integer_products_are_wrong(
+    team: ThreadTeam, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(product_check, "_checked", {})
+    weight = quantized("s4_1f16_int8_32", 37)
+
+    def swapped(weight: GroupedWeight, processor: Processor) -> Panels | None:
+        made = pack_integers(weight, processor)
+        # Pairs of bytes of the wrong inputs, as an instruction of another layout would read them.
+        return made and replace(
+            made, data=torch.unflatten(made.data, 1, (-1, 2)).flip(2).flatten(1)
+        )
+
+    monkeypatch.setattr(panel_linear_module, "pack_integers", swapped)
+    for _ in range(2):
+        made = linear(team, weight)
+        assert not made.rounds_inputs
+        x = numbers(3, 512)
+        torch.testing.assert_close(made(x), x @ dense(weight).t(), atol=1e-2, rtol=1e-4)
+    assert caplog.text.count("s4_1f16_int8_32 weights are wrong") == 1
+    monkeypatch.setattr(product_check, "_checked", {})
+    monkeypatch.setattr(panel_linear_module, "pack_integers", pack_integers)
+    assert linear(team, weight).rounds_inputs
 
 
 def test_activations_stay_floats_unless_asked(team: ThreadTeam) -> None:

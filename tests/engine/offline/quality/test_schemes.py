@@ -99,17 +99,11 @@ def test_perplexity_is_that_of_transformers(samples: list[Sample], kernels: str)
         assert figures.perplexity == pytest.approx(math.exp(surprise / count), rel=1e-3)
         assert figures.kl_mean is None
     weights = sum(file.stat().st_size for file in small().glob("*.safetensors"))
-<<<<<<< HEAD
-    head = 4096 * 384 * 4  # tied in the file, and a matrix of its own in memory
-    # Compiled kernels multiply weights of 16 bits as they are.
-    is_compiled = kernels == "auto" and thread_team(1) is not None
-    weights *= 1 if is_compiled else 2
-    assert result.weight_bytes == pytest.approx(weights + head, rel=0.01)
-=======
-    # Tied in the file, and in memory a matrix of floats beside a table of 16 bits.
+    # Tied in the file, and in memory a matrix of its own beside a table of 16 bits.
     table = 4096 * 384 * 2
-    assert result.weight_bytes == pytest.approx(2 * weights + table, rel=0.01)
->>>>>>> be6c1841 (model: keep token embeddings as they are stored on CPUs)
+    # Compiled kernels multiply weights of 16 bits as they are.
+    weights *= 1 if kernels == "auto" and thread_team(1) is not None else 2
+    assert result.weight_bytes == pytest.approx(weights + table, rel=0.01)
     assert result.kv_bytes_per_token == 2 * 2 * 2 * 64 * 4  # layers, k and v, heads, dim, bytes
     assert result.decode_tokens_per_second > 0
 

@@ -146,6 +146,7 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
         preemption=StrategyChoice("recompute"),
         quantizer=StrategyChoice("auto"),
         threads=1,
+        cpu_activations="float",
     )
     opened = SchemeModel(config, HOST, 64)
     ours = torch.cat(list(opened.logits(IDS[0])))
@@ -160,7 +161,9 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
         asked = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
         wanted = [model.generate(torch.tensor([p]), **asked)[0, -8:].tolist() for p in prompts]
     # All at once, in steps shorter than some of them.
-    engine = build(out, quantizer=StrategyChoice("auto"), max_batch_tokens=48)
+    engine = build(
+        out, quantizer=StrategyChoice("auto"), max_batch_tokens=48, cpu_activations="float"
+    )
     sequences = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts]
     answers = engine.run()
     engine.core.strategies.close()

@@ -36,6 +36,7 @@ HOST = frozenset(
         "model/quantizer.py:Quantizer",
         # On a CPU alone, or in steps that are not captured.
         "attention/kv_selection.py:Selection",
+        "model/embedding_table.py:CodeTable",
         "model/moe.py:MixtureOfExperts",
     }
 )

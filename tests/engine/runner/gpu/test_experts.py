@@ -205,7 +205,11 @@ def test_experts_of_few_bits_say_what_the_cpu_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parts, "make_cpu_linear", exact)
-    fields = {"quantizer": StrategyChoice("int4", {"group_size": 32}), "max_batch_tokens": 48}
+    fields = {
+        "quantizer": StrategyChoice("int4", {"group_size": 32}),
+        "max_batch_tokens": 48,
+        "cpu_activations": "float",
+    }
     said = []
     for make in (make_device_engine, make_engine):
         engine = make(checkpoint(architecture), **fields)

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 import gatewayd_quant_gguf
+from gatewayd_engine.kernels.cpu.integer_panels import pack_integers
+from gatewayd_engine.kernels.llvm.processor import AVX2
 from gatewayd_engine.kernels.quantized.packing import pack
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
@@ -139,12 +141,16 @@ class TestNibbles(_Conformance):
 
 
 @pytest.mark.parametrize("kind", BLOCKS)
-def test_what_a_gpu_keeps_of_each_number_is_what_is_said(kind: str) -> None:
+def test_what_is_kept_of_each_number_is_what_is_said(kind: str) -> None:
     text = Path(gatewayd_quant_gguf.__file__).with_name("README.md").read_text("utf-8")
-    said = re.search(rf"^\| {kind} \| ([\d.]+) \| ([\d.]+)", text, re.MULTILINE)
+    said = re.search(rf"^\| {kind} \| ([\d.]+) \| ([\d.]+) \| ([\d.]+)", text, re.MULTILINE)
     assert said is not None
     columns, nbytes = BLOCKS[kind]
-    packed = pack(made(kind, drawn(kind, 64), is_packed=True))
+    weight = made(kind, drawn(kind, 64), is_packed=True)
+    packed, panels = pack(weight), pack_integers(weight, AVX2)
     assert packed is not None
+    assert panels is not None
     assert float(said[1]) == pytest.approx(8 * nbytes / columns, abs=0.005)
-    assert float(said[2]) == 8 * packed.nbytes / (64 * columns)
+    numbers = panels.data.shape[0] * 2 * AVX2.lanes * panels.inputs
+    assert float(said[2]) == pytest.approx(8 * panels.data.nbytes / numbers, abs=0.006)
+    assert float(said[3]) == 8 * packed.nbytes / (64 * columns)

@@ -127,9 +127,12 @@ def _nested(factors: torch.Tensor, per_nest: int) -> tuple[torch.Tensor, torch.T
     divisor = whole[..., :1].abs()
     for i in range(1, per_nest):
         divisor = torch.gcd(divisor, whole[..., i : i + 1])
-    multiples = (whole // divisor.clamp_min(1)).clamp_(-_LARGEST - 1, _LARGEST)
+    multiples = whole // divisor.clamp_min(1)
+    # A byte holds -128 and not 128, which llama.cpp makes of the largest scale of each nest.
+    sign = torch.where(multiples.amax(-1, keepdim=True) > _LARGEST, -1, 1)
+    multiples = (multiples * sign).clamp_(-_LARGEST - 1, _LARGEST)
     numbers = torch.ldexp(divisor.double(), (least - _FRACTION_BITS).clamp_max(_FRACTION_BITS))
-    numbers = numbers.float()
+    numbers = numbers.float() * sign
     if not torch.equal(numbers * multiples, grouped):
         return None
     return numbers.squeeze(-1), multiples.to(torch.int8).flatten(2)

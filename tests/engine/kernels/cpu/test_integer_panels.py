@@ -120,6 +120,18 @@ def test_multiples_of_one_number_are_nested_exactly(step: float, times: list[int
         assert torch.equal(torch.tensor(factors[0]), scales)
 
 
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_the_largest_scale_of_a_nest_may_have_either_sign(sign: float) -> None:
+    times = torch.tensor([-128.0, *range(-7, 8)])
+    scales = sign * (1.0 + 2.0**-10) * times
+    codes = torch.arange(256).remainder(13).to(torch.int8)[None]
+    panels = pack_integers(GroupedWeight(codes, scales[None]), KINDS[0])
+    assert panels is not None
+    assert panels.form.is_nested
+    _, factors = read(panels, KINDS[0])
+    assert torch.equal(torch.tensor(factors[0]), scales)
+
+
 def test_other_scales_are_not_nested() -> None:
     draw = torch.Generator().manual_seed(0)
     scales = torch.rand(9, 16, generator=draw)

@@ -95,9 +95,12 @@ class MatmulJob:
         if x.stride(-1) != 1 or out.stride(-1) != 1:
             raise ValueError("numbers of a row are not adjacent")
         given = self._arguments
-        rounded = torch.empty(x.shape[0], self.rounded_bytes(panels.inputs), dtype=torch.uint8)
+        rounded = None  # owned until the job has ended
+        if self.layout is not None:
+            size = rounded_bytes(panels.inputs, self.layout)
+            rounded = torch.empty(x.shape[0], size, dtype=torch.uint8)
         with self._team.lock:
-            given[Job.ROUNDED] = rounded.data_ptr()
+            given[Job.ROUNDED] = 0 if rounded is None else rounded.data_ptr()
             given[: Job.SUMS] = (
                 *(x.data_ptr(), x.stride(0), x.shape[0], panels.data.data_ptr()),
                 *(panels.inputs, panels.groups, panels.outputs),

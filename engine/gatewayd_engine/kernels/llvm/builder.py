@@ -38,11 +38,6 @@ class Value:
         self.ir = value
 
     @property
-    def is_vector(self) -> bool:
-        """Whether it has several lanes."""
-        return isinstance(self.ir.type, ir.VectorType)
-
-    @property
     def is_float(self) -> bool:
         """Whether it holds floats."""
         kind = self.ir.type
@@ -372,10 +367,10 @@ class KernelFunction:
         """Convert to another type by the instruction of that name, like ``zext`` or ``fptosi``."""
         return Value(self, getattr(self.ir, how)(value.ir, kind))
 
-    def saturated(self, value: Value, kind: ir.Type) -> Value:
-        """Convert float32 to int32, limited to its range; NaN becomes 0."""
-        suffix = f"v{kind.count}i32.v{kind.count}f32" if value.is_vector else "i32.f32"
-        return self.intrinsic(f"llvm.fptosi.sat.{suffix}", kind, value)
+    def saturated(self, value: Value, kind: ir.VectorType) -> Value:
+        """Convert a vector of float32 to int32, limited to its range; NaN becomes 0."""
+        name = f"llvm.fptosi.sat.v{kind.count}i32.v{kind.count}f32"
+        return self.intrinsic(name, kind, value)
 
     def finish(self, value: Value | None = None) -> KernelFunction:
         """Return from the function."""

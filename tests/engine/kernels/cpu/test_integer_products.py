@@ -21,6 +21,10 @@ from gatewayd_engine.model.linears import product_check
 from gatewayd_engine.model.linears.panel_linear import PanelLinear, panel_linear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
+from tests.engine.kernels.cpu.row_checks import (
+    assert_bits_are_of_the_row,
+    assert_it_stays_in_its_row,
+)
 
 FORMS = {
     "s8_1f16_int8_32": (8, True, 32, "f16", 1),
@@ -142,17 +146,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(
     made = linear(team, quantized(form, outputs), numbers(outputs, seed=1), gate)
     assert made.is_gated == (gate is not None)
     x = numbers(40, 512, seed=2)
-    try:
-        team.use(1)
-        alone = torch.cat([made(row[None]) for row in x])
-        for threads in (1, 2, 3):
-            team.use(threads)
-            for rows in range(1, 41):
-                first = (rows * 7) % (41 - rows)
-                chosen = slice(first, first + rows)
-                assert torch.equal(made(x[chosen]), alone[chosen])
-    finally:
-        team.use(team.size)
+    assert_bits_are_of_the_row(made, x, team)
 
 
 @pytest.mark.parametrize("form", ["s8_1f16_int8_32", "u4_2nested_int8_32"])
@@ -181,13 +175,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row(
         pytest.skip("no compiled kernels for this processor")
     made = linear(team, quantized(form, 37))
     x = numbers(rows, 512, seed=2)
-    expected = made(x)
-    row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, 511))
-    x[row, column] = number
-    others = torch.arange(rows) != row
-    outputs = made(x)
-    assert torch.equal(outputs[others], expected[others])
-    assert not torch.isfinite(outputs[row]).any()
+    assert_it_stays_in_its_row(made, x, number, data)
 
 
 def test_zeros_and_the_smallest_numbers_are_harmless(team: ThreadTeam) -> None:

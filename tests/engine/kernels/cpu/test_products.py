@@ -17,6 +17,10 @@ from gatewayd_engine.kernels.cpu.team import ThreadTeam
 from gatewayd_engine.model.linears.panel_linear import PanelLinear, panel_linear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
+from tests.engine.kernels.cpu.row_checks import (
+    assert_bits_are_of_the_row,
+    assert_it_stays_in_its_row,
+)
 from tests.engine.kernels.forked import Child
 
 FORMATS = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
@@ -169,17 +173,7 @@ def test_a_row_has_the_same_bits_in_any_batch_and_on_any_threads(
     made = linear(team, form, 26 * team.processor.lanes, 131, has_bias=True, activation=gate)
     assert made.is_gated == (gate is not None)
     x = numbers(40, 131, seed=2)
-    try:
-        team.use(1)
-        alone = torch.cat([made(row[None]) for row in x])
-        for threads in (1, 2, 3):
-            team.use(threads)
-            for rows in range(1, 41):
-                first = (rows * 7) % (41 - rows)
-                chosen = slice(first, first + rows)
-                assert torch.equal(made(x[chosen]), alone[chosen])
-    finally:
-        team.use(team.size)
+    assert_bits_are_of_the_row(made, x, team)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -193,13 +187,7 @@ def test_numbers_that_are_not_finite_stay_in_their_row(
         pytest.skip("no compiled kernels for this processor")
     made = linear(team, form, 37, 29)
     x = numbers(rows, 29, seed=2)
-    expected = made(x)
-    row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, 28))
-    x[row, column] = number
-    others = torch.arange(rows) != row
-    outputs = made(x)
-    assert torch.equal(outputs[others], expected[others])
-    assert not torch.isfinite(outputs[row]).any()
+    assert_it_stays_in_its_row(made, x, number, data)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

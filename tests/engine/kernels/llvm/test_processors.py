@@ -125,7 +125,7 @@ def test_a_team_compiles(processor: Processor) -> None:
 
 
 @pytest.mark.parametrize("processor", KINDS, ids=kind)
-@pytest.mark.parametrize("form", FORMS, ids=name)
+@pytest.mark.parametrize("form", [*FORMS, *ROUNDED_FORMS], ids=name)
 def test_products_compile_to_instructions_of_the_processor(
     processor: Processor, form: PanelFormat
 ) -> None:
@@ -134,24 +134,11 @@ def test_products_compile_to_instructions_of_the_processor(
         matmul.add_product(module, processor, form, product)
 
     text = assembly(processor, add)
-    for symbol in (f"matmul_{form.name}", f"product_{form.name}"):
-        assert re.search(rf"^{symbol}:", text, re.MULTILINE)
+    for symbol in ("matmul", "product", "round") if form.span else ("matmul", "product"):
+        assert re.search(rf"^{symbol}_{form.name}:", text, re.MULTILINE)
     assert re.search(FUSED[processor], text)
-
-
-@pytest.mark.parametrize("processor", KINDS, ids=kind)
-@pytest.mark.parametrize("form", ROUNDED_FORMS, ids=name)
-def test_integer_products_compile_to_dots_of_the_processor(
-    processor: Processor, form: PanelFormat
-) -> None:
-    def add(module: Any) -> None:
-        product = matmul.add_matmul(module, processor, form)
-        matmul.add_product(module, processor, form, product)
-
-    text = assembly(processor, add)
-    for symbol in (f"matmul_{form.name}", f"product_{form.name}", f"round_{form.name}"):
-        assert re.search(rf"^{symbol}:", text, re.MULTILINE)
-    assert re.search(DOTS[processor][int(form.codes[1])], text)
+    if form.span:
+        assert re.search(DOTS[processor][int(form.codes[1])], text)
 
 
 @pytest.mark.parametrize("processor", KINDS, ids=kind)

@@ -74,10 +74,23 @@ class _Tile:
         most = _MOST_16_BITS // (2 * ((1 << layout.bits) - 1) * _LARGEST)
         # Whether 16 bits hold the sums of the whole span.
         self._is_narrow = self._adds_halfwords and most * layout.adjacent >= size
-        zero = f.repeated(self._halfwords if self._is_narrow else self._words, 0)
+        starts = [self._start(total) for total in span.sums]
         self._made = [
-            [[f.variable(zero), f.variable(zero)] for _ in span.rows] for _ in span.weights
+            [[f.variable(start), f.variable(start)] for start in starts] for _ in span.weights
         ]
+
+    def _start(self, total: Value) -> Value:
+        """Return what the sums of a row begin with: what its activations add to zeros is taken off.
+
+        Each half of a sum in 16 bits has half of that: together with its products, which may
+        overflow on the way, it is at most ``size * zero * 127``.
+        """
+        f, zero = self._f, self._layout.zero
+        if not self._is_narrow:
+            return f.splat(total * -zero, self._lanes) if zero else f.repeated(self._words, 0)
+        if not zero:
+            return f.repeated(self._halfwords, 0)
+        return f.splat(f.convert(total * -(zero // 2), "trunc", I16), 2 * self._lanes)
 
     def sums(self) -> list[list[list[Value]]]:
         """Add all inputs."""
@@ -87,20 +100,12 @@ class _Tile:
             for i in range(step):
                 self._add_unit(first + i)
         return [
-            [
-                [self._whole_sum(each.get(), total) for each in sides]
-                for sides, total in zip(rows, self._span.sums, strict=True)
-            ]
+            [[self._whole_sum(each.get()) for each in sides] for sides in rows]
             for rows in self._made
         ]
 
-    def _whole_sum(self, value: Value, total: Value) -> Value:
-        f, layout = self._f, self._layout
-        if self._is_narrow:
-            value = self._widened(value)
-        if layout.zero:
-            value = value + f.splat(total * -layout.zero, self._lanes)
-        return value
+    def _whole_sum(self, value: Value) -> Value:
+        return self._widened(value) if self._is_narrow else value
 
     def _widened(self, value: Value) -> Value:
         """Add pairs of sums in 16 bits."""

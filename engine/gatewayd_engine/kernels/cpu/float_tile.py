@@ -9,6 +9,9 @@ from gatewayd_engine.kernels.cpu.panel_layout import PanelFormat
 from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer
 from gatewayd_engine.kernels.llvm.processor import Processor
 
+_AHEAD = 4096
+"""Bytes that weights are read ahead of their use."""
+
 
 def add_float_tile(
     module: ir.Module, processor: Processor, form: PanelFormat, rows: int
@@ -33,6 +36,10 @@ def add_float_tile(
                     open_group(f, form, weights + (stride * i + at), lanes) for i in range(panels)
                 ]
                 with f.loop(0, size) as step:
+                    if panels == 1:
+                        # One stream at a time is read too late; of several, the processor sees
+                        # more itself.
+                        f.prefetch(opened[0].weights + (step * form.input_bytes(lanes) + _AHEAD))
                     for i, panel in enumerate(opened):
                         halves = load(f, form, panel, step, lanes)
                         for row, pairs in zip(inputs, accumulators, strict=True):

@@ -35,11 +35,16 @@ _OF_STEP = np.array(
         *(Argument.WANTED, Argument.SELECTED, Argument.LOGITS),
         *(Argument.BEST, Argument.TOKENS),
         *(Argument.VISIBLE, Argument.VISIBLE_STRIDE, Argument.DRAFTS),
+        *(Argument.BLOCKS, Argument.NUM_BLOCKS),
     )
 )
 """Arguments that change with each step."""
 _ROUNDED = 64
 """Contexts are rounded up to this many slots, so that scratch memory seldom grows."""
+_BLOCK_ROWS = 16
+"""Rows of a sequence that read its keys and values once, at most."""
+_MOST_SCORES = 1 << 20
+"""Scores of a thread's block, at most, unless a single row has more: 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,6 +140,11 @@ class FusedStep:
         """Threads that compute the next steps."""
         return self._team.threads
 
+    @property
+    def block_rows(self) -> int:
+        """Rows of a sequence that share what they read of it, at most."""
+        return int(self._given[Argument.BLOCK_ROWS])
+
     def run(self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]) -> StepOutputs:
         """Compute a step; see ``start``."""
         outputs = self.start(stream, rows, wanted)
@@ -162,6 +172,7 @@ class FusedStep:
         logits = torch.empty(n, self.shape.vocab)
         best, tokens = torch.empty(n), torch.empty(n, dtype=torch.int64)
         self._reserve(count, rows)
+        blocks = blocks_of(rows.lines, self.block_rows)
         slots = rows.slots.ctypes.data
         is_shared = rows.positions is rows.slots
         visible, stride, drafts = 0, 0, slots
@@ -175,9 +186,10 @@ class FusedStep:
             *(rows.table.ctypes.data, rows.table.shape[1], rows.pool.data_ptr()),
             *(wanted.ctypes.data, selected.data_ptr(), logits.data_ptr()),
             *(best.data_ptr(), tokens.data_ptr(), visible, stride, drafts),
+            *(blocks.ctypes.data, len(blocks) - 1),
         )
         outputs = StepOutputs(normed, logits, best, tokens)
-        live = self, stream, rows, wanted, selected, outputs
+        live = self, stream, rows, wanted, selected, outputs, blocks
         owners = self._blocks, self._head
         self._team.start(self._function, given, self._phases, live, owners)
         return outputs
@@ -190,9 +202,11 @@ class FusedStep:
         if longest + _ROUNDED // 2 > given[Argument.SCORES_STRIDE]:
             # The normaliser of a softmax is stored behind its last vector.
             longest = (longest // _ROUNDED + 2) * _ROUNDED
-            self._scores = torch.empty(self._team.size, group, longest)
+            of_block = max(1, min(_BLOCK_ROWS, _MOST_SCORES // (group * longest)))
+            self._scores = torch.empty(self._team.size, of_block, group, longest)
             given[Argument.SCORES] = self._scores.data_ptr()
             given[Argument.SCORES_STRIDE] = longest
+            given[Argument.BLOCK_ROWS] = of_block
         if count > self._most_rows:
             widths = {
                 Argument.QKV: shape.qkv,
@@ -205,6 +219,17 @@ class FusedStep:
             for at, buffer in zip(widths, self._buffers, strict=True):
                 given[at] = buffer.data_ptr()
             self._most_rows = count
+
+
+def blocks_of(lines: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return the bounds of blocks of at most ``most`` rows of one sequence, ``[blocks + 1]``."""
+    count = len(lines)
+    if lines[-1] == count - 1:
+        return np.arange(count + 1)
+    starts = np.flatnonzero(np.diff(lines, prepend=-1))
+    sizes = np.diff(starts, append=count)
+    within = np.arange(count) - np.repeat(starts, sizes)
+    return np.append(np.flatnonzero(within % most == 0), count)
 
 
 def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatewayd_engine.kernels.cpu.select import thread_team
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model import fused_step as fused_step_module
 from gatewayd_engine.model.cpu_parts import CompiledParts
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.fused_step import FusedStep, PagedRows, fused_step
@@ -138,6 +142,32 @@ def test_a_row_has_the_same_bits_in_any_batch_and_chunk(
             assert torch.equal(torch.cat(made[line]), alone[line]), line
     finally:
         team.use(team.size)
+
+
+@torch.inference_mode()
+def test_smaller_blocks_have_the_same_bits(
+    checkpoint: Callable[[str], Path], prompts: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = loaded(checkpoint("llama"))
+    parts = [(line, 0, prompts[line]) for line in range(3)]
+    whole = Run(decoder, 3, 90)(parts)
+    # As where contexts are so long that scores of few rows fit into scratch memory.
+    monkeypatch.setattr(fused_step_module, "_MOST_SCORES", 3000)
+    run = Run(decoder, 3, 90)
+    made = run(parts)
+    assert 1 <= run.step.block_rows < 16
+    for one, other in zip(made, whole, strict=True):
+        assert torch.equal(one, other)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 17))
+def test_blocks_are_rows_of_one_sequence(counts: list[int], most: int) -> None:
+    lines = np.repeat(np.arange(len(counts)), counts)
+    bounds = fused_step_module.blocks_of(lines, most).tolist()
+    assert (bounds[0], bounds[-1]) == (0, len(lines))
+    blocks = [lines[a:b].tolist() for a, b in itertools.pairwise(bounds)]
+    assert all(1 <= len(block) <= most and len(set(block)) == 1 for block in blocks)
+    assert len(blocks) == sum(-(-count // most) for count in counts)
 
 
 @torch.inference_mode()

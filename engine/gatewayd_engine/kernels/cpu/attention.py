@@ -1,13 +1,16 @@
-"""Attention of one query row to one KV head's pages, in vector code.
+"""Attention of a block of query rows to one KV head's pages, in vector code.
 
-Scores of the whole context are written to scratch memory first, then their softmax, then the sum
-of the values; a key or value that is loaded serves several query heads. All loops depend on the
-row's own context alone, never on the batch, on chunks or on threads, so a row has the same bits in
-every step that computes it.
+Scores of the whole contexts are written to scratch memory first, then their softmax, then the sums
+of the values. Keys and values are copied to the stack, a span of slots at a time, for all rows of a
+block, which are of one sequence, and all query heads of the KV head. What is computed for a row
+depends on its own context alone, never on the batch, on blocks, on chunks or on threads, so it has
+the same bits in every step.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gatewayd_engine.kernels.cpu.elementary import exp, tanh
@@ -21,33 +24,69 @@ from gatewayd_engine.kernels.llvm.reductions import (
     sums_of_blocks,
 )
 
-_LINE = 16
-"""Numbers of a cache line."""
-_AHEAD = 8
-"""Slots from a value to the one that is fetched meanwhile: pages are scattered in memory, and
-processors foresee reads only within 4 KiB."""
+_AHEAD, _LINE = 8, 16
+"""Slots that are read ahead of their use, as pages are scattered in memory; numbers of a line."""
 _KEYS = 4
 """Keys whose scores a tile computes: their sums over lanes are added within 128 bits."""
+_SPAN = 64
+"""Slots whose keys, or values, are copied to the stack: tokens are kilobytes apart in a page, and
+share few sets of the first cache."""
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What a row attends to.
+class Row:
+    """A row of a block.
 
     Attributes:
-        keys: keys of the KV head in the layer, of page 0.
-        table: pages of the row's sequence.
-        first, end: range of KV slots.
+        query: after rotary, ``[group, head_dim]``.
+        first, end: range of the KV slots that it attends to.
         visible: bytes, whether each slot from ``drafts`` on is attended to; null for all.
         drafts: slot of the first draft, or of the token before it.
+        scores: scratch, ``[group, stride]``.
+        out: like ``query``.
     """
 
-    keys: Pointer
-    table: Pointer
+    query: Pointer
     first: Value
     end: Value
     visible: Pointer
     drafts: Value
+    scores: Pointer
+    out: Pointer
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one sequence.
+
+    Attributes:
+        keys: of the KV head in the layer, of page 0.
+        table: pages of the sequence.
+        count: number of rows.
+        row: emits the code that finds a row by its index.
+        stride: numbers of scratch for a row's head, at least the context's rounded up to lanes,
+            and as many lanes.
+    """
+
+    keys: Pointer
+    table: Pointer
+    count: Value
+    row: Callable[[Value], Row]
+    stride: Value
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Successive slots, whose keys or values are adjacent in memory.
+
+    Attributes:
+        numbers: of the first slot.
+        start, end: range of the slots.
+    """
+
+    numbers: Pointer
+    start: Value
+    end: Value
 
 
 class PagedHeads:
@@ -83,63 +122,86 @@ class GroupAttention:
         fit = max(1, (registers - 1 - self._heads[0]) // self._heads[0])
         self._parts = _evenly(parts, -(-parts // fit))
 
-    def attend(
-        self, query: Pointer, context: Context, scores: Pointer, stride: Value, out: Pointer
-    ) -> None:
-        """Attend to a context.
+    def attend(self, block: Block) -> None:
+        """Attend to the contexts of a block's rows."""
+        f = self._f
+        tile = f.scratch(F32, _SPAN * self._shape.head_dim)
+        with self._each_span(block, 0, tile) as keys, f.loop(0, block.count) as i:
+            self._write_scores(block.row(i), keys, block.stride)
+        with f.loop(0, block.count) as i:
+            self._weigh(block.row(i), block.stride)
+        with self._each_span(block, self._pool.half, tile) as values, f.loop(0, block.count) as i:
+            self._add_values(block.row(i), values, block.stride)
+        with f.loop(0, block.count) as i:
+            self._normalise(block.row(i), block.stride)
 
-        Args:
-            query: after rotary, ``[group, head_dim]``.
-            context: what it attends to.
-            scores: scratch, ``[group, stride]``.
-            stride: numbers of scratch for a head, at least the context's rounded up to lanes.
-            out: like ``query``.
-        """
-        f, lanes = self._f, self._lanes
-        # From a multiple of the lanes on, so that a window's vectors are those of any other step.
-        begin = context.first // lanes * lanes
-        with f.loop(begin, context.end, lanes) as slot:
-            self._write_scores(query, context, slot, scores, stride)
-        with f.loop(0, self._group) as head:
-            row = scores + head * stride
-            with f.when(context.visible.is_set()):
-                _mask_tree(f, context, begin, row)
-            total = _softmax(f, lanes, row, begin, context.end)
-            # Where nothing follows the last slot: its weight is in its own vector.
-            row[context.end + (lanes - 1)] = f.constant(F32, 1.0) / total
-        self._sum_values(context, scores, stride, out)
+    @contextmanager
+    def _each_span(self, block: Block, half: int, tile: Pointer) -> Iterator[_Span]:
+        """Emit a loop over the slots of a block, whose keys or values it copies to ``tile``."""
+        f = self._f
+        first, end = self._bounds(block)
+        with f.loop(self._begin(first), end, _SPAN) as start:
+            span = _Span(tile, start, f.least(start + _SPAN, end))
+            self._copy(block, half, span)
+            yield span
 
-    def _page(self, context: Context, slot: Value) -> Pointer:
-        """Return the keys at a slot."""
-        size = self._shape.page_size
-        page = context.table[slot // size]
-        return context.keys + page * self._pool.page + slot % size * self._pool.token
+    def _begin(self, first: Value) -> Value:
+        """Return the slot that scores begin at: a window's vectors are those of any other step."""
+        return first // self._lanes * self._lanes
 
-    def _write_scores(
-        self, query: Pointer, context: Context, slot: Value, scores: Pointer, stride: Value
-    ) -> None:
-        """Write the scores of a vector of slots, which are of one page."""
+    def _bounds(self, block: Block) -> tuple[Value, Value]:
+        """Return the range of slots that a block's rows attend to."""
+        f, row = self._f, block.row(self._f.index(0))
+        first, end = f.variable(row.first), f.variable(row.end)
+        with f.loop(1, block.count) as i:
+            row = block.row(i)
+            first.set(f.least(first.get(), row.first))
+            end.set(f.most(end.get(), row.end))
+        return first.get(), end.get()
+
+    def _copy(self, block: Block, half: int, span: _Span) -> None:
+        """Copy the keys or values of a span."""
+        f, shape = self._f, self._shape
+        size, dim = shape.page_size, shape.head_dim
+
+        def numbers(slot: Value) -> Pointer:
+            place = block.table[slot // size] * self._pool.page + slot % size * self._pool.token
+            return block.keys + (place + half)
+
+        with f.loop(span.start, span.end) as slot:
+            later = numbers(f.least(slot + _AHEAD, span.end - 1))
+            for at in range(0, dim, _LINE):
+                f.prefetch(later + at)
+            source, copy = numbers(slot), span.numbers + (slot - span.start) * dim
+            for at in range(0, dim, self._lanes):
+                copy.store(source.vector(self._lanes, at), at)
+
+    def _write_scores(self, row: Row, span: _Span, stride: Value) -> None:
+        """Write a row's scores of the keys of a span."""
+        f, dim = self._f, self._shape.head_dim
+        first = f.most(self._begin(row.first), span.start)
+        with f.loop(first, f.least(row.end, span.end), self._lanes) as slot:
+            keys = span.numbers + (slot - span.start) * dim
+            self._write_vector(row, keys, slot, stride)
+
+    def _write_vector(self, row: Row, keys: Pointer, slot: Value, stride: Value) -> None:
+        """Write the scores of a vector of slots."""
         f, shape, lanes = self._f, self._shape, self._lanes
-        keys = self._page(context, slot)
-        following = self._page(context, f.least(slot + lanes, context.end - 1))
-        for i in range(lanes):
-            for at in range(0, shape.head_dim, _LINE):
-                f.prefetch(following + (i * self._pool.token + at))
         slots = f.splat(slot, lanes) + f.numbers(range(lanes))
-        seen = (slots < f.splat(context.end, lanes)) & (slots >= f.splat(context.first, lanes))
+        seen = (slots < f.splat(row.end, lanes)) & (slots >= f.splat(row.first, lanes))
         worst = f.floats(lanes, float("-inf"))
         first = 0
         for count in self._heads:
             heads = range(first, first + count)
             quads = [
-                self._dots(query, keys + at * self._pool.token, heads)
+                self._dots(row.query, keys + at * shape.head_dim, heads)
                 for at in range(0, lanes, _KEYS)
             ]
             for i, head in enumerate(heads):
                 made = sums_of_blocks(f, [quad[i] for quad in quads]) * shape.scale
                 if shape.softcap is not None:
                     made = tanh(f, made * (1.0 / shape.softcap)) * shape.softcap
-                scores.store(f.choose(seen, made, worst), slot + stride * head)
+                row.scores.store(f.choose(seen, made, worst), slot + stride * head)
             first += count
 
     def _dots(self, query: Pointer, keys: Pointer, heads: range) -> list[Value]:
@@ -149,36 +211,60 @@ class GroupAttention:
         for at in range(0, dim, self._lanes):
             parts = [query.vector(self._lanes, head * dim + at) for head in heads]
             for i in range(_KEYS):
-                key = keys.vector(self._lanes, i * self._pool.token + at)
+                key = keys.vector(self._lanes, i * dim + at)
                 for own, part in zip(sums, parts, strict=True):
                     own[i] = f.fma(part, key, own[i])
         return [sums_in_blocks(f, own) for own in sums]
 
-    def _sum_values(self, context: Context, scores: Pointer, stride: Value, out: Pointer) -> None:
+    def _weigh(self, row: Row, stride: Value) -> None:
+        """Replace a row's scores by their exponentials, and begin its sums."""
+        f, lanes = self._f, self._lanes
+        begin = self._begin(row.first)
+        with f.loop(0, self._group) as head:
+            scores = row.scores + head * stride
+            with f.when(row.visible.is_set()):
+                _mask_tree(f, row, begin, scores)
+            total = _softmax(f, lanes, scores, begin, row.end)
+            # Where nothing follows the last slot: its weight is in its own vector.
+            scores[row.end + (lanes - 1)] = f.constant(F32, 1.0) / total
+        with f.loop(0, self._group * self._shape.head_dim, lanes) as at:
+            row.out.store(f.zeros(lanes), at)
+
+    def _add_values(self, row: Row, span: _Span, stride: Value) -> None:
+        """Add the weighted values of a span to a row's sums."""
         f, lanes, dim = self._f, self._lanes, self._shape.head_dim
+        begin, end = f.most(row.first, span.start), f.least(row.end, span.end)
         first = 0
         for count in self._heads:
             heads = range(first, first + count)
             part = 0
             for width in self._parts:
                 parts = [part + i * lanes for i in range(width)]
-                sums = [[f.variable(f.zeros(lanes)) for _ in parts] for _ in heads]
-                with f.loop(context.first, context.end) as slot:
-                    values = self._page(context, slot) + self._pool.half
-                    later = self._page(context, f.least(slot + _AHEAD, context.end - 1))
-                    for at in range(0, width * lanes, _LINE):
-                        f.prefetch(later + (self._pool.half + part + at))
-                    weights = [f.splat(scores[slot + stride * head], lanes) for head in heads]
+                sums = [
+                    [f.variable(row.out.vector(lanes, head * dim + at)) for at in parts]
+                    for head in heads
+                ]
+                with f.loop(begin, end) as slot:
+                    values = span.numbers + (slot - span.start) * dim
+                    weights = [f.splat(row.scores[slot + stride * head], lanes) for head in heads]
                     for i, at in enumerate(parts):
                         value = values.vector(lanes, at)
                         for own, weight in zip(sums, weights, strict=True):
                             own[i].set(f.fma(weight, value, own[i].get()))
                 for head, own in zip(heads, sums, strict=True):
-                    factor = f.splat(scores[context.end + (lanes - 1) + stride * head], lanes)
                     for at, total in zip(parts, own, strict=True):
-                        out.store(total.get() * factor, head * dim + at)
+                        row.out.store(total.get(), head * dim + at)
                 part += width * lanes
             first += count
+
+    def _normalise(self, row: Row, stride: Value) -> None:
+        """Divide a row's sums by those of its weights."""
+        f, lanes, dim = self._f, self._lanes, self._shape.head_dim
+        with f.loop(0, self._group) as head:
+            factor = f.splat(row.scores[row.end + (lanes - 1) + stride * head], lanes)
+            own = row.out + head * dim
+            with f.loop(0, dim, lanes) as at:
+                own.store(own.vector(lanes, at) * factor, at)
 
 
 def _evenly(count: int, parts: int) -> list[int]:
@@ -186,14 +272,11 @@ def _evenly(count: int, parts: int) -> list[int]:
     return [count // parts + (i < count % parts) for i in range(parts)]
 
 
-def _mask_tree(f: KernelFunction, context: Context, begin: Value, row: Pointer) -> None:
+def _mask_tree(f: KernelFunction, row: Row, begin: Value, scores: Pointer) -> None:
     """Mask the drafts of other branches of a tree."""
-    first = f.most(context.drafts, begin)
-    with (
-        f.loop(first, context.end) as slot,
-        f.when(context.visible[slot - context.drafts].equals(0)),
-    ):
-        row[slot] = f.constant(F32, float("-inf"))
+    first = f.most(row.drafts, begin)
+    with f.loop(first, row.end) as slot, f.when(row.visible[slot - row.drafts].equals(0)):
+        scores[slot] = f.constant(F32, float("-inf"))
 
 
 def _softmax(f: KernelFunction, lanes: int, row: Pointer, begin: Value, end: Value) -> Value:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.argmax import argmax, cap
-from gatewayd_engine.kernels.cpu.attention import Context, GroupAttention, PagedHeads
+from gatewayd_engine.kernels.cpu.attention import Block, GroupAttention, PagedHeads, Row
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
 from gatewayd_engine.kernels.cpu.matmul import share
@@ -46,7 +46,8 @@ class _Step:
         self.sums = self.own(Argument.SUMS, self.given[Argument.SUMS_STRIDE])
         self.scores_stride = self.given[Argument.SCORES_STRIDE]
         group = shape.num_heads // shape.num_kv_heads
-        self.scores = self.own(Argument.SCORES, self.scores_stride * group)
+        of_row = self.scores_stride * group
+        self.scores = self.own(Argument.SCORES, of_row * self.given[Argument.BLOCK_ROWS])
         self.block: Pointer = self.given.pointer(Argument.LAYERS, I64)
         self.block_of_layer: Pointer = self.block
 
@@ -214,7 +215,7 @@ def _add_branch(s: _Step, row: Value, norm: LayerField) -> None:
 def _attention(s: _Step, layer: Value) -> None:
     f, shape, lanes = s.f, s.shape, s.lanes
     pool = PagedHeads(shape)
-    qkv, attended = s.floats(Argument.QKV), s.floats(Argument.ATTENDED)
+    qkv = s.floats(Argument.QKV)
     s.product(s.matrix(LayerField.QKV), s.rows, s.normed, shape.hidden, qkv, shape.qkv, STORE)
     slots, lines = s.given.pointer(Argument.SLOTS, I64), s.given.pointer(Argument.LINES, I64)
     positions = s.given.pointer(Argument.POSITIONS, I64)
@@ -235,23 +236,43 @@ def _attention(s: _Step, layer: Value) -> None:
             rotation,
             own,
         )
-    window = s.block_of_layer[LayerField.WINDOW]
-    visible, drafts = s.given[Argument.VISIBLE], s.given.pointer(Argument.DRAFTS, I64)
-    group = shape.num_heads // shape.num_kv_heads * shape.head_dim
     # All keys of a chunk are written: its later rows attend to the earlier ones.
     # Heads outside: rows that share pages of a prefix find them in the cache.
-    with s.phases.parts(s.rows * shape.num_kv_heads, 1) as (item, _):
-        head, row = item // s.rows, item % s.rows
-        # A window counts positions: drafts of a tree have those of their depth, not of their slot.
-        least = f.most(positions[row] + 1 - window, 0)
-        first = f.choose(window > 0, least, f.index(0))
-        mine = f.variable(f.index(0))
-        with f.when(visible > 0):
-            mine.set(visible + row * s.given[Argument.VISIBLE_STRIDE])
-        context = Context(
-            *(keys + head * shape.head_dim, table + lines[row] * pages, first, slots[row] + 1),
-            *(f.address(mine.get(), I8), drafts[row]),
+    bounds, blocks = s.given.pointer(Argument.BLOCKS, I64), s.given[Argument.NUM_BLOCKS]
+    with s.phases.parts(blocks * shape.num_kv_heads, 1) as (item, _):
+        head, block = item // blocks, item % blocks
+        first = bounds[block]
+
+        def row_of(index: Value) -> Row:
+            return _row(s, first, index, head)
+
+        GroupAttention(f, shape, s.processor).attend(
+            Block(
+                keys=keys + head * shape.head_dim,
+                table=table + lines[first] * pages,
+                count=bounds[block + 1] - first,
+                row=row_of,
+                stride=s.scores_stride,
+            )
         )
-        query = s.row(qkv, row, shape.qkv) + head * group
-        out = s.row(attended, row, shape.num_heads * shape.head_dim) + head * group
-        GroupAttention(f, shape, s.processor).attend(query, context, s.scores, s.scores_stride, out)
+
+
+def _row(s: _Step, first: Value, index: Value, head: Value) -> Row:
+    """Return a KV head's part of a row of a block, whose first row is given."""
+    f, shape, row = s.f, s.shape, first + index
+    group = shape.num_heads // shape.num_kv_heads
+    position = s.given.pointer(Argument.POSITIONS, I64)[row]
+    window, visible = s.block_of_layer[LayerField.WINDOW], s.given[Argument.VISIBLE]
+    # A window counts positions: drafts of a tree have those of their depth, not of their slot.
+    least = f.most(position + 1 - window, 0)
+    mask = visible + row * s.given[Argument.VISIBLE_STRIDE]
+    size = group * shape.head_dim
+    return Row(
+        query=s.row(s.floats(Argument.QKV), row, shape.qkv) + head * size,
+        first=f.choose(window > 0, least, f.index(0)),
+        end=s.given.pointer(Argument.SLOTS, I64)[row] + 1,
+        visible=f.address(f.choose(visible.equals(0), visible, mask), I8),
+        drafts=s.given.pointer(Argument.DRAFTS, I64)[row],
+        scores=s.scores + index * (s.scores_stride * group),
+        out=s.row(s.floats(Argument.ATTENDED), row, shape.num_heads * shape.head_dim) + head * size,
+    )

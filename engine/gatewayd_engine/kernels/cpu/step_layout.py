@@ -64,7 +64,10 @@ class Argument(IntEnum):
     row, all ``[rows]``. ``TABLE``: pages ``[lines, PAGES]``. ``VISIBLE``: bytes ``[rows,
     VISIBLE_STRIDE]``, whether each slot from ``DRAFTS`` on, which is ``[rows]``, is attended to;
     null where drafts are no trees. ``LAYERS``: see ``LayerField``. ``FINAL_NORM``: its weight.
-    ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for each thread and query head of a KV head.
+    ``BLOCKS``: first row of each block of rows of one sequence, which share what they read of it,
+    and the number of rows, ``[NUM_BLOCKS + 1]``. ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for
+    each thread, each of ``BLOCK_ROWS`` rows, which a block has at most, and each query head of a
+    KV head.
     ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
     ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
     logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix. ``LOGITS``: ``[wanted,
@@ -103,6 +106,9 @@ class Argument(IntEnum):
     BEST = 28
     TOKENS = 29
     ROUNDED = 30
+    BLOCKS = 31
+    NUM_BLOCKS = 32
+    BLOCK_ROWS = 33
 
 
 ARGUMENTS = len(Argument)

@@ -263,6 +263,13 @@ class KernelFunction:
             first = self.constant(F32 if isinstance(first, float) else I64, first)
         return LocalVariable(self, first)
 
+    def scratch(self, element: ir.Type, count: int) -> Pointer:
+        """Reserve memory on the stack, aligned to a cache line."""
+        with self.ir.goto_entry_block():
+            made = self.ir.alloca(ir.ArrayType(element, count))
+            made.align = 64
+        return self.address(Value(self, self.ir.ptrtoint(made, I64)), element)
+
     @contextmanager
     def loop(self, start: Operand, stop: Operand, step: Operand = 1) -> Iterator[Value]:
         """Emit ``for index in range(start, stop, step)``, ``step`` positive."""

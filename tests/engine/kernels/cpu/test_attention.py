@@ -1,4 +1,4 @@
-"""Attention of a row: scores, softmax and sums are those of the definition in float64."""
+"""Attention of rows: scores, softmax and sums are those of the definition in float64."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from functools import cache
 import pytest
 import torch
 
-from gatewayd_engine.kernels.cpu.attention import Context, GroupAttention
+from gatewayd_engine.kernels.cpu import attention as attention_module
+from gatewayd_engine.kernels.cpu.attention import Block, GroupAttention
 from gatewayd_engine.kernels.cpu.step_layout import StepShape
 from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
 from tests.engine.kernels.cpu.emitting import Emitted, this_processor
@@ -71,19 +72,36 @@ def attention(case: Case) -> Emitted:
         query: Pointer,
         keys: Pointer,
         table: Pointer,
-        first: Value,
-        end: Value,
+        count: Value,
+        firsts: Pointer,
+        ends: Pointer,
         visible: Pointer,
         drafts: Value,
         scores: Pointer,
         out: Pointer,
     ) -> None:
-        context = Context(keys, table, first, end, visible, drafts)
-        GroupAttention(f, shape, this_processor()).attend(
-            query, context, scores, f.index(STRIDE), out
-        )
+        size = case.group * case.dim
 
-    return Emitted([[F32], [F32], [I64], I64, I64, [I8], I64, [F32], [F32]], emit)
+        def row(index: Value) -> attention_module.Row:
+            return attention_module.Row(
+                query=query + index * size,
+                first=firsts[index],
+                end=ends[index],
+                visible=visible,
+                drafts=drafts,
+                scores=scores + index * (case.group * STRIDE),
+                out=out + index * size,
+            )
+
+        block = Block(keys, table, count, row, f.index(STRIDE))
+        GroupAttention(f, shape, this_processor()).attend(block)
+
+    kinds = [[F32], [F32], [I64], I64, [I64], [I64], [I8], I64, [F32], [F32]]
+    return Emitted(kinds, emit)
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
 class Row:
@@ -106,14 +124,7 @@ class Row:
 
     def attended(self, visible: torch.Tensor | None = None, drafts: int = 0) -> torch.Tensor:
         """Attend, with the compiled code."""
-        keys = self.pool[0, self.layer, 0, 0, self.head]
-        out = torch.full_like(self.query, math.nan)
-        mask = 0 if visible is None else visible
-        attention(self.case)(
-            *(self.query, keys, self.table, self.first, self.end),
-            *(mask, drafts, torch.full((self.case.group, STRIDE), math.nan), out),
-        )
-        return out
+        return attended(self, self.query[None], [(self.first, self.end)], visible, drafts)[0]
 
     def expected(self, visible: torch.Tensor | None = None, drafts: int = 0) -> torch.Tensor:
         """Attend, by the definition."""
@@ -125,6 +136,25 @@ class Row:
                 scores[:, slot - self.first] = -math.inf
         expected: torch.Tensor = scores.softmax(-1) @ self.values.double()
         return expected
+
+
+def attended(
+    context: Row,
+    queries: torch.Tensor,
+    ranges: list[tuple[int, int]],
+    visible: torch.Tensor | None = None,
+    drafts: int = 0,
+) -> torch.Tensor:
+    """Attend with a block of rows ``[n, group, dim]`` to ranges of a row's context."""
+    keys = context.pool[0, context.layer, 0, 0, context.head]
+    out = torch.full_like(queries, math.nan)
+    firsts, ends = torch.tensor(ranges).t().contiguous()
+    attention(context.case)(
+        *(queries, keys, context.table, len(queries), firsts, ends),
+        *(0 if visible is None else visible, drafts),
+        *(torch.full((len(queries), context.case.group, STRIDE), math.nan), out),
+    )
+    return out
 
 
 def close(made: torch.Tensor, expected: torch.Tensor) -> None:
@@ -158,6 +188,30 @@ def test_drafts_of_other_branches_are_masked(case: Case) -> None:
         close(row.attended(visible, drafts), row.expected(visible, drafts))
         # Nothing of a prefill chunk is masked: its masks begin behind its own slot.
         close(row.attended(torch.zeros(1, dtype=torch.uint8), end), row.expected())
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_rows_of_a_block_have_the_bits_of_a_row_alone(case: Case) -> None:
+    for count, last in ((2, 2), (5, 9), (16, 66), (16, LONGEST)):
+        context = Row(case, 0, last, seed=last)
+        queries = numbers(count, case.group, case.dim)
+        ends = [last - count + 1 + i for i in range(count)]
+        for window in (None, 1, 5, 20):
+            ranges = [(max(0, end - window) if window else 0, end) for end in ends]
+            made = attended(context, queries, ranges)
+            for i, (first, end) in enumerate(ranges):
+                alone = attended(context, queries[i : i + 1], [(first, end)])[0]
+                assert torch.equal(made[i], alone), (count, last, window, i)
+
+
+def test_rows_of_a_block_may_be_in_any_order() -> None:
+    """Branches of a tree of drafts have windows by depth, not by slot."""
+    context = Row(CASES[4], 0, LONGEST)
+    queries = numbers(4, 4, 64)
+    ranges = [(40, 70), (3, 12), (0, 1), (69, 70)]
+    made = attended(context, queries, ranges)
+    for i, each in enumerate(ranges):
+        assert torch.equal(made[i], attended(context, queries[i : i + 1], [each])[0])
 
 
 def test_nan_in_a_key_reaches_the_result() -> None:

@@ -49,11 +49,11 @@ class PrefixCache:
         # By sequence id. The cache grows only by ``publish``, and evicted pages are no longer
         # known: until then a match stays valid, and cannot become longer.
         self._matched: dict[int, Match] = {}
-        self._tails = PartialPages()
+        self._parts = PartialPages()
         # Tokens in cached pages, for the operator view; those of tenants are not recorded.
         self._tokens = np.zeros((pages.num_pages, page_size), np.int32)
         self._is_recorded = bytearray(pages.num_pages)
-        pages.on_uncached = self._tails.discard
+        pages.on_uncached = self._parts.discard
         self.queries = 0
         self.hits = 0
 
@@ -113,12 +113,12 @@ class PrefixCache:
     def _find(self, sequence: Sequence, most: int) -> Match:
         """Find the cached prefix of a sequence, including a partial page, up to ``most`` tokens."""
         found, size = self._match_cached(sequence, most), self._page_size
-        if not self._tails:
+        if not self._parts:
             return found
         full, part = divmod(found.num_tokens, size)
         pages = found.pages[:full]
         behind = sequence.tokens[full * size : min((full + 1) * size, most)]
-        page, common = self._tails.find(pages[-1] if full else sequence.salt, behind)
+        page, common = self._parts.find(pages[-1] if full else sequence.salt, behind)
         # The strategy's own match may end within the page as well.
         return Match([*pages, page], full * size + common) if common > part else found
 
@@ -213,12 +213,12 @@ class PrefixCache:
                 before = found.pages[-1]
         tokens = sequence.tokens[full * size : full * size + part]
         # A page of the same tokens may be cached already: only its retention is extended.
-        known, common = self._tails.find(before, tokens)
+        known, common = self._parts.find(before, tokens)
         if common == part:
             self.extend_retention(sequence, [known])
             return
         self._pages.mark_known([page])
-        self._tails.add(before, tokens, page)
+        self._parts.add(before, tokens, page)
         self._matched.clear()
         self._record_tokens(sequence, full, part, page)
         priority, seconds = sequence.retention
@@ -241,9 +241,13 @@ class PrefixCache:
         priority, seconds = sequence.retention
         for depth in reversed(depths):
             parent = before[depth - 1] if 0 < depth <= len(before) else -1
-            self._record_tokens(sequence, depth, self._page_size, pages[depth])
+            page, size = pages[depth], self._page_size
+            if parent >= 0 or not depth:
+                tokens = sequence.tokens[depth * size : (depth + 1) * size]
+                self._parts.add(parent if depth else sequence.salt, tokens, page)
+            self._record_tokens(sequence, depth, size, page)
             self._pages.record_origin(
-                pages[depth],
+                page,
                 PageOrigin(parent, depth, sequence.salt, priority, seconds),
             )
 
@@ -256,7 +260,7 @@ class PrefixCache:
 
     def filled(self, page: int) -> int:
         """Return the number of tokens in a cached page that can be shared."""
-        size = self._tails.num_tokens(page)
+        size = self._parts.num_tokens(page)
         return self._page_size if size is None else size
 
     def tokens_in(self, page: int) -> bytes:
@@ -288,7 +292,7 @@ class PrefixCache:
     def rebuild(self) -> None:
         """Restart all lookups with a new, empty prefix cache."""
         self._matched.clear()
-        self._tails.clear()
+        self._parts.clear()
         # Running sequences offer all of their pages again.
         self._queue.num_published[:] = 0
         for sequence in self._queue:

@@ -22,7 +22,7 @@ from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
 from gatewayd.daemon.parts import DaemonOptions
 from gatewayd.daemon.progress_stderr import ProgressStderr
-from gatewayd.runtime import garbage_collector, malloc_limits
+from gatewayd.runtime import garbage_collector, huge_pages, malloc_limits
 from gatewayd.tracing import logs
 
 _log = logging.getLogger("gatewayd.daemon")
@@ -120,6 +120,7 @@ class Daemon:
             above.restore()
         # Once the model is loaded: what exists now lives as long as the daemon.
         garbage_collector.freeze_heap()
+        huge_pages.use_huge_pages()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",

@@ -31,7 +31,7 @@ from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Services
 from gatewayd.metrics.registry import Metrics
-from gatewayd.runtime import garbage_collector
+from gatewayd.runtime import garbage_collector, huge_pages
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
@@ -55,7 +55,7 @@ ANSWER = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a list of them is searched at each end
 class Running:
     """One choice, its tokens so far and how many it gets."""
 
@@ -212,6 +212,7 @@ async def serve_tenant(port: int) -> None:
                 made = await durable.tenancy.act(action, params, body_of(action, body), "bench")
             print("key", made["secret"], flush=True)
             garbage_collector.freeze_heap()
+            huge_pages.use_huge_pages()
             await uvicorn.Server(server_config(app, ours.metrics.answered, port=port)).serve()
             await durable.stop()
         finally:
@@ -249,6 +250,7 @@ def main() -> None:
         return
     server = uvicorn.Server(config(args.which, port=args.port))
     garbage_collector.freeze_heap()
+    huge_pages.use_huge_pages()
     server.run()
 
 

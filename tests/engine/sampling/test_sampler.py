@@ -11,7 +11,7 @@ import torch
 from scipy import stats
 
 from gatewayd_engine.sampling.random import fork_seed, uniform
-from gatewayd_engine.sampling.sampler import sample
+from gatewayd_engine.sampling.sampler import distribution, sample
 
 VOCAB = 24
 DRAWS = 100_000
@@ -140,3 +140,35 @@ def test_numbers_are_uniform_and_independent_of_order() -> None:
 def test_choices_have_seeds_of_their_own() -> None:
     assert fork_seed(11, 0) == 11
     assert len({fork_seed(seed, choice) for seed in range(100) for choice in range(16)}) == 1600
+
+
+def test_filters_of_a_large_vocabulary_are_those_of_the_definition() -> None:
+    """Only the likeliest tokens are sorted where these suffice, and all where they do not."""
+    rng, vocab = random.Random(5), 1500
+    cases = [
+        # Spread of the logits, top-k, top-p, min-p.
+        *((8.0, 0, 0.9, 0.0), (8.0, 40, 0.95, 0.05), (3.0, 40, 1.0, 0.0), (3.0, 256, 1.0, 0.0)),
+        *((1.0, 300, 0.5, 0.0), (1.0, 0, 0.9, 0.0), (0.1, 1000, 0.99, 0.0), (2.0, 0, 1.0, 0.1)),
+        *((5.0, 0, 0.999999, 0.0), (1.0, 0, 1.0, 1e-9), (4.0, 0, 1e-6, 0.0), (0.0, 0, 0.1, 0.0)),
+        (0.0, 256, 1.0, 0.0),
+    ]
+    for spread, top_k, top_p, min_p in cases:
+        # Rounded: equal logits are ordered by id.
+        logits = [round(rng.gauss(0, spread), 1) for _ in range(vocab)]
+        wanted = torch.tensor(filtered(logits, 1.0, top_k, top_p, min_p), dtype=torch.float64)
+        made = distribution(
+            torch.tensor([logits]),
+            *(torch.ones(1), torch.tensor([top_k]), torch.tensor([top_p]), torch.tensor([min_p])),
+        )
+        torch.testing.assert_close(made[0], wanted, atol=1e-6, rtol=1e-5)
+
+
+def test_rows_of_a_large_vocabulary_do_not_touch_each_other() -> None:
+    rng = torch.Generator().manual_seed(6)
+    rows = torch.randn(32, 2000, generator=rng) * torch.rand(32, 1, generator=rng) * 8
+    top_k, top_p = torch.tensor([0, 5, 400, 0] * 8), torch.tensor([0.9, 1.0, 0.5, 0.999] * 8)
+    columns = torch.ones(32), numbers(32), top_k, top_p, torch.zeros(32)
+    together = sample(rows, *columns)
+    for i in range(32):
+        alone = sample(rows[i : i + 1], *(column[i : i + 1] for column in columns))
+        assert alone.item() == together[i].item()

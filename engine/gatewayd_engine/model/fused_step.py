@@ -35,7 +35,7 @@ _OF_STEP = np.array(
         *(Argument.WANTED, Argument.SELECTED, Argument.LOGITS),
         *(Argument.BEST, Argument.TOKENS),
         *(Argument.VISIBLE, Argument.VISIBLE_STRIDE, Argument.DRAFTS),
-        *(Argument.BLOCKS, Argument.NUM_BLOCKS),
+        *(Argument.BLOCKS, Argument.NUM_BLOCKS, Argument.TEMPERATURES, Argument.UNIFORMS),
     )
 )
 """Arguments that change with each step."""
@@ -55,13 +55,15 @@ class StepOutputs:
         hidden: after the final norm, shape ``[rows, hidden]``.
         logits: of the wanted rows, float32, shape ``[wanted, vocab]``.
         best: the largest logit of each, NaN if any of them is, shape ``[wanted]``.
-        tokens: index of that, int64, shape ``[wanted]``.
+        tokens: index of that, or the token that was drawn, int64, shape ``[wanted]``.
+        is_drawn: whether tokens were drawn, shape ``[wanted]``; None if none was.
     """
 
     hidden: torch.Tensor
     logits: torch.Tensor
     best: torch.Tensor
     tokens: torch.Tensor
+    is_drawn: NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,19 @@ class PagedRows:
     pool: torch.Tensor
     visible: NDArray[np.uint8] | None = None
     drafts: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """Tokens that a step draws at random, without filters.
+
+    Attributes:
+        temperature: above 0; 0 for the likeliest token. Shape ``[wanted]``.
+        uniform: numbers in [0, 1), shape ``[wanted]``.
+    """
+
+    temperature: NDArray[np.float32]
+    uniform: NDArray[np.float64]
 
 
 class FusedStep:
@@ -145,9 +160,15 @@ class FusedStep:
         """Rows of a sequence that share what they read of it, at most."""
         return int(self._given[Argument.BLOCK_ROWS])
 
-    def run(self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]) -> StepOutputs:
+    def run(
+        self,
+        stream: torch.Tensor,
+        rows: PagedRows,
+        wanted: NDArray[np.int64],
+        draws: Draws | None = None,
+    ) -> StepOutputs:
         """Compute a step; see ``start``."""
-        outputs = self.start(stream, rows, wanted)
+        outputs = self.start(stream, rows, wanted, draws)
         self.join()
         return outputs
 
@@ -156,7 +177,11 @@ class FusedStep:
         self._team.join()
 
     def start(
-        self, stream: torch.Tensor, rows: PagedRows, wanted: NDArray[np.int64]
+        self,
+        stream: torch.Tensor,
+        rows: PagedRows,
+        wanted: NDArray[np.int64],
+        draws: Draws | None = None,
     ) -> StepOutputs:
         """Start a step, whose outputs are complete after ``join``.
 
@@ -164,6 +189,7 @@ class FusedStep:
             stream: embeddings of the tokens, float32, shape ``[rows, hidden]``; overwritten.
             rows: where they belong.
             wanted: indices of the rows that get logits, shape ``[wanted]``.
+            draws: tokens that are drawn; None for the likeliest of all.
         """
         self._team.join()  # before its buffers are replaced by larger ones
         given, count, n = self._given, stream.shape[0], len(wanted)
@@ -179,6 +205,10 @@ class FusedStep:
         if rows.visible is not None and rows.drafts is not None:
             visible, stride = rows.visible.ctypes.data, rows.visible.shape[1]
             drafts = rows.drafts.ctypes.data
+        temperatures, uniforms, is_drawn = 0, 0, None
+        if draws is not None:
+            is_drawn = draws.temperature > 0
+            temperatures, uniforms = draws.temperature.ctypes.data, draws.uniform.ctypes.data
         # At once: storing numbers one by one takes as long as all else here.
         given[_OF_STEP] = (
             *(count, n, stream.data_ptr(), normed.data_ptr()),
@@ -186,10 +216,10 @@ class FusedStep:
             *(rows.table.ctypes.data, rows.table.shape[1], rows.pool.data_ptr()),
             *(wanted.ctypes.data, selected.data_ptr(), logits.data_ptr()),
             *(best.data_ptr(), tokens.data_ptr(), visible, stride, drafts),
-            *(blocks.ctypes.data, len(blocks) - 1),
+            *(blocks.ctypes.data, len(blocks) - 1, temperatures, uniforms),
         )
-        outputs = StepOutputs(normed, logits, best, tokens)
-        live = self, stream, rows, wanted, selected, outputs, blocks
+        outputs = StepOutputs(normed, logits, best, tokens, is_drawn)
+        live = self, stream, rows, wanted, selected, outputs, blocks, draws
         owners = self._blocks, self._head
         self._team.start(self._function, given, self._phases, live, owners)
         return outputs

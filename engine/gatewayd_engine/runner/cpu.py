@@ -17,7 +17,7 @@ from gatewayd_engine.kv.host_transfers import HostTransfers
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.fused_step import FusedStep, StepOutputs
+from gatewayd_engine.model.fused_step import Draws, FusedStep, StepOutputs
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.cpu_steps import StepInFlight, check_chunks, needs_tokens_alone
@@ -25,7 +25,7 @@ from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.sampling.token_picker import TokenPicker, draw_into
+from gatewayd_engine.sampling.token_picker import TokenPicker, draw_into, plain_draws
 from gatewayd_engine.sampling.verified_drafts import record_failed, tokens_to_verify, verify
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -152,9 +152,14 @@ class Runner:
         attention.plan(batch)
         lines = batch.samples.nonzero()[0]
         row = batch.rows[lines]
-        settings = None if self._rows.is_greedy[row].all() else self._choice.settings(row)
+        settings, draws = None, None
+        if not self._rows.is_greedy[row].all():
+            settings = self._choice.settings(row)
+            draws = plain_draws(settings, batch.sampled_positions(lines))
         stream = self._decoder.embed(torch.from_numpy(batch.ids))
-        outputs = fused.start(stream, attention.planned, batch.last[lines])
+        outputs = fused.start(stream, attention.planned, batch.last[lines], draws)
+        if settings is not None:
+            settings = settings.without(outputs.is_drawn)
         end = self._pace.end_step
         return StepInFlight(fused, batch, lines, outputs, settings, self._sampled, end)
 
@@ -220,10 +225,15 @@ class Runner:
         # Before the layers, so that a thread fills grammar masks while they compute.
         self._processors.start_step(batch.rows[lines], drafts)
         # Logits of these tokens only: a chunk within a prompt has none.
-        wanted = batch.last[lines]
+        wanted, draws = batch.last[lines], None
         if batch.drafts is not None:
             wanted = tokens_to_verify(batch, batch.drafts, lines)
-        outputs = self._forward(batch, wanted)
+        elif not self._rows.is_greedy[row := batch.rows[lines]].all():
+            # A row whose logits are processed is drawn from those.
+            is_raw = ~self._processors.wanted_by(row)
+            settings = self._choice.settings(row)
+            draws = plain_draws(settings, batch.sampled_positions(lines), is_raw)
+        outputs = self._forward(batch, wanted, draws)
         hidden = outputs.hidden
         result = StepResult(hidden=hidden)
         # The logits of sequences that sample are checked anyway.
@@ -238,11 +248,17 @@ class Runner:
             self._sample(batch, lines, outputs, result)
         return result
 
-    def _forward(self, batch: StepBatch, wanted: NDArray[np.int64]) -> StepOutputs:
-        """Run the model on a planned step, with logits of the tokens ``wanted``."""
+    def _forward(
+        self, batch: StepBatch, wanted: NDArray[np.int64], draws: Draws | None
+    ) -> StepOutputs:
+        """Run the model on a planned step, with logits of the tokens ``wanted``.
+
+        Only a fused step draws tokens; see ``StepOutputs.is_drawn``.
+        """
         rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
         if self._fused is not None and rows is not None:
-            return self._fused.run(self._decoder.embed(torch.from_numpy(batch.ids)), rows, wanted)
+            stream = self._decoder.embed(torch.from_numpy(batch.ids))
+            return self._fused.run(stream, rows, wanted, draws)
         ids = torch.from_numpy(batch.ids)
         with self._torch_threads():
             hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
@@ -280,10 +296,11 @@ class Runner:
             raw_logits = lambda: self._decoder.logits(outputs.hidden[last])  # noqa: E731
             bad = self._processors.apply(logits, row, raw_logits)
             best, tokens = logits.max(-1)
-        # Position of the sampled token, which keys its random number together with the seed.
-        positions = (batch.starts + batch.counts)[lines]
+            if outputs.is_drawn is not None:
+                tokens = torch.where(torch.from_numpy(outputs.is_drawn), outputs.tokens, tokens)
         is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
-        draw_into(tokens, best, logits, self._choice.settings(row), positions, is_bad)
+        settings = self._choice.settings(row).without(outputs.is_drawn)
+        draw_into(tokens, best, logits, settings, batch.sampled_positions(lines), is_bad)
         # One reduction for the whole batch; rows are examined only if any is not finite.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():

@@ -75,7 +75,7 @@ class StepInFlight:
         if len(lines) < len(batch):
             check_chunks(batch, outputs.hidden, result)
         if self.settings is not None:
-            positions = (batch.starts + batch.counts)[lines]
+            positions = batch.sampled_positions(lines)
             with torch.inference_mode():
                 draw_into(outputs.tokens, outputs.best, outputs.logits, self.settings, positions)
         ids = outputs.tokens.numpy().astype(np.int32)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.model.fused_step import Draws
 from gatewayd_engine.sampling.random import TOKEN, uniform
 from gatewayd_engine.sampling.sampler import distribution, invert, sample
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -24,6 +25,33 @@ class DrawSettings:
     top_k: NDArray[np.int64]
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
+
+    def without(self, is_drawn: NDArray[np.bool_] | None) -> DrawSettings:
+        """Return settings by which rows whose tokens are drawn already are left alone."""
+        if is_drawn is None:
+            return self
+        return replace(self, is_greedy=self.is_greedy | is_drawn)
+
+
+def plain_draws(
+    settings: DrawSettings,
+    positions: NDArray[np.int64],
+    is_raw: NDArray[np.bool_] | None = None,
+) -> Draws | None:
+    """Return the draws of rows without filters, which a fused step makes; None if there are none.
+
+    Args:
+        settings: of the rows.
+        positions: positions of the tokens, shape ``[n]``.
+        is_raw: whether logits are used as they are, shape ``[n]``; None for all.
+    """
+    is_plain = ~settings.is_greedy & ~settings.is_filtered
+    if is_raw is not None:
+        is_plain &= is_raw
+    if not is_plain.any():
+        return None
+    temperature = np.where(is_plain, settings.temperature, np.float32(0))
+    return Draws(temperature, uniform(settings.seed, positions, TOKEN))
 
 
 def draw_into(

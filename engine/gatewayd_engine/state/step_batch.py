@@ -167,6 +167,14 @@ class StepBatch:
         """Tokens computed by each sequence, drafts not counted, shape ``[n]``."""
         return self.counts if self.drafts is None else self.counts - self.drafts.counts
 
+    def sampled_positions(self, lines: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the positions of the tokens that some sequences get, which key their numbers.
+
+        With their seeds: a sequence draws the same number in every batch.
+        """
+        positions: NDArray[np.int64] = (self.starts + self.counts)[lines]
+        return positions
+
     def only(self, index: int) -> StepBatch:
         """Return a batch of one of the sequences."""
         first = int(self.last[index] - self.counts[index] + 1)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
 from gatewayd_engine.model.fused_step import StepOutputs
 from gatewayd_engine.runner.cpu import Runner
@@ -21,8 +19,8 @@ def spoil(
     """Let a function change what each step has computed, before tokens are chosen."""
     forward, started = runner._forward, runner._started
 
-    def spoilt(batch: StepBatch, wanted: NDArray[np.int64]) -> StepOutputs:
-        outputs = forward(batch, wanted)
+    def spoilt(batch: StepBatch, *rest: Any) -> StepOutputs:
+        outputs = forward(batch, *rest)
         change(batch, outputs)
         return outputs
 

@@ -14,6 +14,7 @@ from llvmlite import ir
 
 from gatewayd_engine.kernels.cpu.argmax import argmax, cap
 from gatewayd_engine.kernels.cpu.attention import Block, GroupAttention, PagedHeads, Row
+from gatewayd_engine.kernels.cpu.draw import draw
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
 from gatewayd_engine.kernels.cpu.matmul import share
@@ -26,7 +27,7 @@ from gatewayd_engine.kernels.cpu.step_layout import (
     StepShape,
 )
 from gatewayd_engine.kernels.cpu.team_code import Phases, call_address
-from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, Pointer, Value
+from gatewayd_engine.kernels.llvm.builder import F32, F64, I8, I64, KernelFunction, Pointer, Value
 from gatewayd_engine.kernels.llvm.processor import Processor
 
 
@@ -177,11 +178,20 @@ def _logits(s: _Step) -> None:
     head = s.given.pointer(Argument.HEAD, I64)
     s.product(head, count, selected, shape.hidden, logits, shape.vocab, STORE)
     best, tokens = s.floats(Argument.BEST), s.given.pointer(Argument.TOKENS, I64)
+    temperatures = s.floats(Argument.TEMPERATURES)
+    uniforms = s.given.pointer(Argument.UNIFORMS, F64)
     with s.phases.parts(count, 1) as (item, _):
         row = s.row(logits, item, shape.vocab)
         if shape.logit_softcap is not None:
             cap(f, row, shape.vocab, lanes, shape.logit_softcap)
-        best[item], tokens[item] = argmax(f, row, shape.vocab, lanes)
+        largest, token = argmax(f, row, shape.vocab, lanes)
+        best[item], tokens[item] = largest, token
+        with f.when(temperatures.is_set()):
+            temperature = temperatures[item]
+            with f.when(temperature > 0.0):
+                tokens[item] = draw(
+                    f, row, shape.vocab, lanes, largest, temperature, uniforms[item]
+                )
 
 
 def _norm(s: _Step, at: LayerField, after: LayerField | None) -> None:

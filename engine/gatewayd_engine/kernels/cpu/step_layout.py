@@ -71,8 +71,10 @@ class Argument(IntEnum):
     ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
     ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
     logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix. ``LOGITS``: ``[wanted,
-    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``. ``ROUNDED``:
-    scratch for the rounded inputs of a product, the widest of them for as many rows.
+    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``; where one of
+    ``TEMPERATURES``, float32 ``[wanted]``, is above 0, a token drawn by its number of ``UNIFORMS``,
+    float64; both null where none is. ``ROUNDED``: scratch for the rounded inputs of a product, the
+    widest of them for as many rows.
     """
 
     ROWS = 0
@@ -109,6 +111,8 @@ class Argument(IntEnum):
     BLOCKS = 31
     NUM_BLOCKS = 32
     BLOCK_ROWS = 33
+    TEMPERATURES = 34
+    UNIFORMS = 35
 
 
 ARGUMENTS = len(Argument)

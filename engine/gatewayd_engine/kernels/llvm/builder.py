@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
-F32, F16, BF16 = ir.FloatType(), ir.HalfType(), I16
+F32, F64, F16, BF16 = ir.FloatType(), ir.DoubleType(), ir.HalfType(), I16
 POINTER = ir.PointerType()
 
 
@@ -41,7 +41,8 @@ class Value:
     def is_float(self) -> bool:
         """Whether it holds floats."""
         kind = self.ir.type
-        return isinstance(kind.element if isinstance(kind, ir.VectorType) else kind, ir.FloatType)
+        element = kind.element if isinstance(kind, ir.VectorType) else kind
+        return isinstance(element, ir.FloatType | ir.DoubleType)
 
     def _with(self, other: Operand, on_int: str, on_float: str) -> Value:
         name = on_float if self.is_float else on_int
@@ -325,7 +326,9 @@ class KernelFunction:
     def overloaded(self, name: str, *values: Value) -> Value:
         """Call an intrinsic of floats whose name ends with the type of its arguments."""
         kind = values[0].ir.type
-        suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
+        lanes = f"v{kind.count}" if isinstance(kind, ir.VectorType) else ""
+        element = kind.element if lanes else kind
+        suffix = lanes + ("f64" if element == F64 else "f32")
         return self.intrinsic(f"{name}.{suffix}", kind, *values)
 
     def intrinsic(self, name: str, kind: ir.Type, *values: Value) -> Value:

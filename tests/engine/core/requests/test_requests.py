@@ -11,6 +11,7 @@ import torch
 
 from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_engine.process.plugin_faults import RequestRejected
+from gatewayd_engine.runner import cpu
 from tests.engine.core.small_model import small
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -158,6 +159,25 @@ def test_any_page_size_gives_the_same_tokens(make_engine: Make, page_size: int) 
     answers = engine.run()
     assert [answers[i].tokens for i in ids] == wanted
     assert engine.core.stats.step < 60  # together, not one by one
+
+
+@pytest.mark.usefixtures("depth")
+def test_random_tokens_are_those_of_torch_next_to_any_request(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled steps draw without filters; others draw from what processors made of logits."""
+    wishes = {"max_tokens": 30, "temperature": 0.9, "seed": 7, "ignore_eos": True}
+    engine = make_engine(max_running=8)
+    drawn = engine.generate(PROMPT, **wishes)
+    # Penalties and log-probabilities of others make steps in which torch draws for them.
+    (own,) = engine.submit(PROMPT, **wishes)
+    engine.submit(PROMPT, **{**wishes, "presence_penalty": 1.5, "seed": 8})
+    engine.submit(PROMPT, **{**wishes, "top_p": 0.8, "logprobs": 2, "seed": 9})
+    engine.submit(PROMPT, max_tokens=20)
+    engine.run()
+    assert engine.answers[own].tokens == drawn
+    monkeypatch.setattr(cpu, "plain_draws", lambda *_: None)
+    assert make_engine(max_running=8).generate(PROMPT, **wishes) == drawn
 
 
 def test_a_temperature_too_small_for_float32_is_greedy(make_engine: Make) -> None:

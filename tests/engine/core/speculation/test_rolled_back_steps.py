@@ -71,9 +71,9 @@ def test_a_nan_behind_a_draft_is_looked_at_again_without_it(
     runner = runner_of(engine)
     forward, is_again = runner._forward, False
 
-    def poisoned(batch: StepBatch, wanted: Any) -> StepOutputs:
+    def poisoned(batch: StepBatch, *rest: Any) -> StepOutputs:
         nonlocal is_again
-        out: StepOutputs = forward(batch, wanted)
+        out: StepOutputs = forward(batch, *rest)
         if batch.drafts is None:
             if is_again and lasts:
                 out.logits[0, 5] = out.best[0] = torch.nan

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.model.gguf.header import MOST_KEYS, MOST_TENSORS, SkippedValue, read_header
+from gatewayd_engine.model.gguf.header import MOST_KEYS, MOST_TENSORS, read_header
+from gatewayd_engine.model.gguf.values import SkippedValue
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from tests.engine.gguf_files import Put, entry, entry_of, text, written
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.names import ARCHITECTURES
+from gatewayd_engine.model.gguf.values import shown
 from gatewayd_engine.model.spec import ModelSpec
 
 _RELATIVE = 1e-6
@@ -45,8 +46,7 @@ def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
             if fact.is_needed:
                 yield f"it lacks {key}"
         elif not isinstance(found, int | float):
-            shown = repr(found) if isinstance(found, str) else found.what
-            yield f"{key} is {shown}, but config.json has {fact.field} {fact.expected:.9g}"
+            yield f"{key} is {shown(found)}, but config.json has {fact.field} {fact.expected:.9g}"
         elif not math.isclose(found, fact.expected, rel_tol=_RELATIVE):
             yield f"{key} is {found:.9g}, but config.json has {fact.field} {fact.expected:.9g}"
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gatewayd_engine.model.gguf.header import SkippedValue, Tensor, Value
+from gatewayd_engine.model.gguf.header import Tensor
 from gatewayd_engine.model.gguf.names import EACH
+from gatewayd_engine.model.gguf.values import Value, shown
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MOST_MATRICES = 1 << 17
@@ -37,8 +38,7 @@ class ExpertSplitter:
         key = f"{architecture}.expert_count"
         count = metadata.get(key, 0)
         if type(count) is not int or count < 0:
-            shown = count.what if isinstance(count, SkippedValue) else repr(count)
-            raise LoadError(f"{file}: {key} is {shown}, not how many experts a layer has")
+            raise LoadError(f"{file}: {key} is {shown(count)}, not how many experts a layer has")
         return cls(key, count)
 
     def split(

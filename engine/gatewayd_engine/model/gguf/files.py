@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from gatewayd_engine.model.gguf.experts import ExpertSplitter
-from gatewayd_engine.model.gguf.header import Header, Tensor, Value, read_header
+from gatewayd_engine.model.gguf.header import Header, Tensor, read_header
 from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
 from gatewayd_engine.model.gguf.types import FLOATS
+from gatewayd_engine.model.gguf.values import Value, shown
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
 
@@ -57,20 +58,56 @@ def read_files(folder: Path) -> GgufFiles:
     Raises:
         LoadError: a header is broken, a part is missing, or the content is not supported.
     """
-    paths = _whole(folder, _gguf(folder))
-    headers = [read_header(path) for path in paths]
+    return read_parts(_whole(folder, _gguf(folder)))
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return all files of a model, in order.
+
+    Args:
+        path: one of them, or a folder with nothing but these.
+
+    Raises:
+        LoadError: there is no such file, a part is missing, or a folder has several models.
+    """
+    if path.is_dir():
+        return _whole(path, _gguf(path))
+    if not path.is_file():
+        raise LoadError(f"{path} is no file")
+    part = _SHARD.fullmatch(path.name)
+    if part is None:
+        return [path]
+    found = [
+        other
+        for other in _gguf(path.parent)
+        if (match := _SHARD.fullmatch(other.name)) and match.group(1, 3) == part.group(1, 3)
+    ]
+    return _whole(path.parent, found)
+
+
+def read_parts(paths: Sequence[Path], wanted: Container[str] = ()) -> GgufFiles:
+    """Read the headers of all files of a model.
+
+    Args:
+        paths: in order.
+        wanted: keys whose values are read whatever their length.
+
+    Raises:
+        LoadError: a header is broken, a part is missing, or the content is not supported.
+    """
+    headers = [read_header(path, wanted) for path in paths]
     metadata = headers[0].metadata
     architecture = metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise LoadError(
-            f"{paths[0].name}: general.architecture is {architecture!r}; read are"
+            f"{paths[0].name}: general.architecture is {shown(architecture)}; read are"
             f" {', '.join(ARCHITECTURES)}"
         )
     # A part that was renamed looks like a whole model by its name.
     if metadata.get("split.count", 1) not in (0, 1) and len(paths) == 1:
         raise LoadError(
             f"{paths[0].name}: split.count is {metadata['split.count']}, but the other parts are"
-            " missing; put all of them in the folder, under their original names"
+            " missing; put all of them in one folder, under their original names"
         )
     experts = ExpertSplitter.from_metadata(paths[0].name, metadata, architecture)
     tensors, frequencies = _tensors(paths, headers, architecture, experts)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column
 
 from gatewayd.config.load import ConfigError, LoadedConfig, load
+from gatewayd.config.tables import Config
 from gatewayd.daemon.systemd.notify import notify
 from gatewayd_engine.model import embedded
 
@@ -48,6 +49,19 @@ def load_config(
         for problem in error.problems[:-1]:
             typer.secho(f"gatewayd: {problem}", fg="red", err=True)
         fail(error.problems[-1], BAD_CONFIG)
+
+
+def load_model_config(file: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
+    """Load the configuration of a command that reads the model, or exit with what is wrong."""
+    # Late: other commands need nothing of engines.
+    from gatewayd.engines.replicas.launch import model_folder
+
+    config = load_config(file, flags).config
+    try:
+        model_folder(config)
+    except ValueError as error:
+        fail(str(error))
+    return config
 
 
 def named_folder(given: str) -> str:

@@ -34,8 +34,9 @@ def init(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of a Hugging Face checkpoint. Default: the embedded model nano.",
+            metavar="PATH",
+            help="Folder of a Hugging Face checkpoint, or a GGUF file. Default: the embedded "
+            "model nano.",
         ),
     ] = None,
     port: Annotated[
@@ -91,14 +92,15 @@ def _curl(config: Path, key: Path) -> str:
     from gatewayd.text.text_model import TextModel
 
     loaded = load_config(config).config
-    can_chat = False
+    name, can_chat = loaded.model.served_name or "MODEL", False
     # An unreadable model is reported by `gatewayd doctor`.
     with suppress(OSError, ValueError):
+        name = launch.served_name(loaded)
         can_chat = TextModel.from_folder(launch.model_folder(loaded)).template is not None
     server = loaded.server
     host = f"[{server.host}]" if ":" in server.host else server.host
     url = f"http://{host}:{server.port}"
-    ready_message = ReadyMessage(launch.served_name(loaded), url, can_chat, needs_key=True)
+    ready_message = ReadyMessage(name, url, can_chat, needs_key=True)
     return ready_message.curl().replace("$GATEWAYD_API_KEY", f"$(cat {_quoted(key)})")
 
 

@@ -14,7 +14,7 @@ from gatewayd.cli.common import (
     AsJson,
     ConfigFile,
     fail,
-    load_config,
+    load_model_config,
     named_folder,
     print_json,
     setting_value,
@@ -107,7 +107,7 @@ def quantize(
     flags = {"quantizer.strategy": to, "engine.device": "cpu"}
     if model is not None:
         flags["model.path"] = named_folder(model)
-    loaded = load_config(config, flags).config
+    loaded = load_model_config(config, flags)
     folder = model_folder(loaded)
     out = (out or Path(f"{folder.resolve().name}-{to}")).expanduser()
     try:

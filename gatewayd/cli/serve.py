@@ -25,8 +25,9 @@ def serve(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER",
-            help="Folder of a Hugging Face checkpoint. Default: the embedded model nano.",
+            metavar="PATH",
+            help="Folder of a Hugging Face checkpoint, or a GGUF file. Default: the embedded "
+            "model nano.",
         ),
     ] = None,
     host: Annotated[

@@ -39,10 +39,16 @@ def entry(key: str | bytes, code: int, packed: bytes) -> bytes:
 
 
 def entry_of(key: str, value: Any) -> bytes:
-    """A key with a text, a list of texts, an integer or a number."""
+    """A key with a text, a flag, an integer, a number, or a list of texts, integers or numbers."""
     match value:
         case str():
             return entry(key, 8, text(value))
+        case bool():
+            return entry(key, 7, struct.pack("<B", value))
+        case [int(), *_]:
+            return entry(key, 9, struct.pack(f"<IQ{len(value)}i", 5, len(value), *value))
+        case [float(), *_]:
+            return entry(key, 9, struct.pack(f"<IQ{len(value)}f", 6, len(value), *value))
         case list():
             items = b"".join(map(text, value))
             return entry(key, 9, struct.pack("<IQ", 8, len(value)) + items)

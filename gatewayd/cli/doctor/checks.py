@@ -123,7 +123,10 @@ def _is_ours(host: str, number: int) -> bool:
 
 def model(config: Config) -> Finding:
     """Check that the model's folder is readable and its architecture supported."""
-    folder = model_folder(config)
+    try:
+        folder = model_folder(config)
+    except ValueError as error:
+        return Finding("model", "failure", str(error))
     try:
         described = json.loads((folder / "config.json").read_text("utf-8"))
         architecture = str((described.get("architectures") or ["none"])[0])

@@ -70,10 +70,11 @@ def confinement(config: Config) -> Finding:
     """Check in a child process that grammar checkers can be sandboxed."""
     if config.guide.strategy == NONE:
         return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
-    command = children.python("-m", "gatewayd_engine.process.sandbox", str(model_folder(config)))
     try:
+        folder = str(model_folder(config))
+        command = children.python("-m", "gatewayd_engine.process.sandbox", folder)
         done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         return Finding("confinement", "failure", f"the sandbox cannot be tested: {error}")
     # The last line of a traceback is its error.
     why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])

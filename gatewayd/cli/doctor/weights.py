@@ -26,10 +26,10 @@ _GIB = 1 << 30
 
 def weights(config: Config) -> Finding:
     """Check the headers of the weight files, and that their quantizer is installed."""
-    folder = model_folder(config)
     if config.model.dummy_weights:
         return Finding("weights", "ok", "random, because of [model] dummy_weights")
     try:
+        folder = model_folder(config)
         spec = read_spec(folder, config.model.max_model_len)
         # GGUF headers were already checked by read_spec.
         is_gguf = has_gguf(folder)
@@ -56,7 +56,10 @@ def expected_bytes(config: Config, device: str) -> int:
     Floats are converted to the dtype of activations, and some quantizers dequantize to it as well.
     For other quantized weights the size of the files is used.
     """
-    folder = model_folder(config)
+    try:
+        folder = model_folder(config)
+    except ValueError:
+        return 0  # reported by the check of the model
     stored = sum(file.stat().st_size for file in files_of_weights(folder))
     try:
         spec = read_spec(folder, config.model.max_model_len)

@@ -20,6 +20,7 @@ from gatewayd.cli.common import (
     console,
     fail,
     load_config,
+    load_model_config,
     named_folder,
     print_json,
 )
@@ -262,7 +263,7 @@ def _load(
     }
     if folder is not None:
         flags["model.path"] = folder
-    return load_config(file, flags).config
+    return load_model_config(file, flags)
 
 
 def _is_quantized(folder: Path) -> bool:

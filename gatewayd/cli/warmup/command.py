@@ -22,7 +22,9 @@ from gatewayd_engine.tuning.table import load
 def warmup(
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Checkpoint folder. Default: the configured model."),
+        typer.Option(
+            metavar="PATH", help="Checkpoint folder or GGUF file. Default: the configured model."
+        ),
     ] = None,
     device: Annotated[
         str | None,

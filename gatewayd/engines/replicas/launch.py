@@ -13,6 +13,7 @@ from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
+from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers import children
@@ -30,14 +31,23 @@ ENGINE_ENV = {
 
 
 def model_folder(config: Config) -> Path:
-    """Absolute folder of the served checkpoint: the configured one, or the embedded model."""
+    """Absolute folder of the served checkpoint: the configured one, or the embedded model.
+
+    Raises:
+        ValueError: the configured path is a GGUF file that cannot be served.
+    """
     if config.model.path is None:
         return embedded.folder()
-    return Path(config.model.path).expanduser().absolute()
+    path = Path(config.model.path).expanduser().absolute()
+    return expanded(path) if needs_expansion(path) else path
 
 
 def served_name(config: Config) -> str:
-    """Model name for clients."""
+    """Model name for clients.
+
+    Raises:
+        ValueError: see ``model_folder``.
+    """
     return config.model.served_name or model_folder(config).resolve().name
 
 
@@ -59,10 +69,11 @@ def checked_context_len(config: Config) -> int:
     Raises:
         ValueError: the model's ``config.json`` cannot be read; with its path.
     """
+    folder = model_folder(config)
     try:
         return context_len(config)
     except (OSError, ValueError, AttributeError) as error:
-        file = model_folder(config) / "config.json"
+        file = folder / "config.json"
         reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
         if isinstance(error, AttributeError):
             reason = "it holds no JSON object"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from gatewayd.cli.doctor import checks, service
 from gatewayd.cli.doctor.weights import expected_bytes, weights
 from gatewayd.config.tables import Config
 from gatewayd_engine.model import embedded
@@ -115,3 +116,14 @@ def test_of_a_gguf_file_it_is_what_an_engine_takes(
     taken = info.weight_bytes - table
     expected = expected_bytes(config(tmp_path, **tables), "cpu")
     assert expected == pytest.approx(taken, rel=0.1)
+
+
+def test_a_gguf_file_that_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    given = config(tmp_path / "model.gguf")
+    sentence = f"{tmp_path}/model.gguf is not a whole GGUF file: the version takes 4 bytes, of 4"
+    for check in (weights, checks.model, service.confinement):
+        found = check(given)
+        assert found.state == "failure"
+        assert sentence in found.text
+    assert expected_bytes(given, "cpu") == 0

@@ -1,0 +1,242 @@
+"""``config.json`` of a model, from the metadata and the tensors of its GGUF files."""
+
+from __future__ import annotations
+
+import math
+import struct
+from pathlib import Path
+from typing import Any
+
+from gatewayd_engine.model.gguf.expansion.fields import GgufFields
+from gatewayd_engine.model.gguf.files import GgufFiles
+from gatewayd_engine.model.gguf.header import Tensor
+from gatewayd_engine.model.gguf.names import GEMMA, LLAMA, PHI, QWEN_EXPERTS
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+
+_MODEL_TYPES = {
+    LLAMA: "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    QWEN_EXPERTS: "qwen3_moe",
+    GEMMA: "gemma2",
+    PHI: "phi3",
+}
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM",
+    "mistral": "MistralForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "phi3": "Phi3ForCausalLM",
+}
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_GEMMA_27B_LAYERS = 46
+_LLAMA3_LENGTH = 8192
+"""Context length of Llama 3 before it was stretched; files have the stretched factors alone."""
+_LOW, _HIGH = 1.0, 4.0
+"""Llama 3's factors of low and high frequencies."""
+_TOLERANCE = 1e-3
+
+
+def config_json(files: GgufFiles, ends: tuple[int, ...]) -> dict[str, Any]:
+    """Return the contents of a config.json.
+
+    Args:
+        files: headers of the model.
+        ends: ids of the tokens that end a generation.
+
+    Raises:
+        LoadError: the metadata lacks a value, or has one that cannot be served.
+    """
+    return _Config(files).values(ends)
+
+
+class _Config:
+    """Reader of the keys of one architecture."""
+
+    def __init__(self, files: GgufFiles) -> None:
+        self._files = files
+        self._fields = GgufFields(files.metadata, files.first.name)
+        self._prefix = files.architecture
+
+    def values(self, ends: tuple[int, ...]) -> dict[str, Any]:
+        heads = self._fields.size(self._key("attention.head_count"))
+        hidden = self._fields.size(self._key("embedding_length"))
+        head_dim = self._fields.size(self._key("attention.key_length"), max(1, hidden // heads))
+        model_type = self._model_type()
+        values: dict[str, Any] = {
+            "architectures": [_ARCHITECTURES[model_type]],
+            "model_type": model_type,
+            "vocab_size": self._vocab_size(),
+            "hidden_size": hidden,
+            "intermediate_size": self._fields.size(self._key("feed_forward_length")),
+            "num_hidden_layers": self._fields.size(self._key("block_count")),
+            "num_attention_heads": heads,
+            "num_key_value_heads": self._fields.size(self._key("attention.head_count_kv"), heads),
+            "head_dim": head_dim,
+            "max_position_embeddings": self._fields.size(self._key("context_length")),
+            "rms_norm_eps": self._fields.number(self._key("attention.layer_norm_rms_epsilon")),
+            "rope_theta": self._fields.number(self._key("rope.freq_base"), 10_000.0),
+            "tie_word_embeddings": _HEAD not in self._files.tensors,
+            "attention_bias": self._has("self_attn.q_proj.bias"),
+            "mlp_bias": self._has("mlp.up_proj.bias"),
+            "eos_token_id": list(ends) or None,
+            "torch_dtype": self._dtype(),
+            **self._rope(head_dim),
+            **self._windows(model_type),
+        }
+        if model_type in ("mixtral", "qwen3_moe"):
+            values |= self._experts(model_type)
+        if model_type == "gemma2":
+            values |= self._gemma(values)
+        return values
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}.{name}"
+
+    def _has(self, name: str) -> bool:
+        return f"model.layers.0.{name}" in self._files.tensors
+
+    def _model_type(self) -> str:
+        # Mistral and Mixtral have the architecture of Llama, and what differs is in other keys.
+        if self._prefix == LLAMA:
+            if self._fields.size(self._key("expert_count"), 0, least=0):
+                return "mixtral"
+            if self._key("attention.sliding_window") in self._fields:
+                return "mistral"
+        return _MODEL_TYPES[self._prefix]
+
+    def _vocab_size(self) -> int:
+        if _EMBEDDING not in self._files.tensors:
+            raise LoadError(f"{self._fields.where} lacks the tensor token_embd.weight")
+        _, table = self._files.tensors[_EMBEDDING]
+        return table.shape[0]
+
+    def _dtype(self) -> str:
+        # What activations are on a GPU; float32 only where the weights are.
+        types = {tensor.type for _, tensor in self._files.tensors.values()}
+        return "float32" if types == {"F32"} else "bfloat16"
+
+    def _windows(self, model_type: str) -> dict[str, Any]:
+        if model_type not in ("mistral", "mixtral", "gemma2", "phi3"):
+            return {}
+        return {"sliding_window": self._fields.optional_size(self._key("attention.sliding_window"))}
+
+    def _experts(self, model_type: str) -> dict[str, Any]:
+        values: dict[str, Any] = {
+            "num_local_experts": self._fields.size(self._key("expert_count")),
+            "num_experts_per_tok": self._fields.size(self._key("expert_used_count")),
+        }
+        if model_type == "qwen3_moe":
+            key = self._key("expert_feed_forward_length")
+            values["moe_intermediate_size"] = self._fields.size(key)
+            # Released models say so in config.json; older files say nothing.
+            key = self._key("expert_weights_norm")
+            values["norm_topk_prob"] = self._fields.flag(key, True)
+        return values
+
+    def _gemma(self, values: dict[str, Any]) -> dict[str, Any]:
+        # The file does not tell by what scores are scaled. All sizes but the largest, which is the
+        # only one of so many layers, scale them by the size of a head.
+        scalar = values["head_dim"]
+        if values["num_hidden_layers"] == _GEMMA_27B_LAYERS:
+            scalar = values["hidden_size"] // values["num_attention_heads"]
+        return {
+            "query_pre_attn_scalar": scalar,
+            **{
+                key: self._fields.optional_number(self._key(key))
+                for key in ("attn_logit_softcapping", "final_logit_softcapping")
+            },
+        }
+
+    def _rope(self, head_dim: int) -> dict[str, Any]:
+        rotated = self._fields.size(self._key("rope.dimension_count"), head_dim)
+        values: dict[str, Any] = {}
+        if rotated != head_dim:
+            values["partial_rotary_factor"] = rotated / head_dim
+        kind = self._fields.text(self._key("rope.scaling.type"), "none")
+        if self._key("rope.scale_linear") in self._fields and kind == "none":
+            kind = "linear"
+        if self._files.frequencies is not None:
+            if scaling := self._llama3(*self._files.frequencies, rotated):
+                values["rope_scaling"] = scaling
+            return values
+        match kind:
+            case "none":
+                return values
+            case "linear":
+                factor = self._fields.number(
+                    self._key("rope.scaling.factor"),
+                    self._fields.optional_number(self._key("rope.scale_linear")),
+                )
+                return values | {"rope_scaling": {"rope_type": "linear", "factor": factor}}
+            case "yarn":
+                return values | {"rope_scaling": self._yarn()}
+        raise LoadError(
+            f"{self._fields.where}: {self._key('rope.scaling.type')} is {kind!r}; read from a GGUF"
+            " file are none, linear and yarn, so serve a folder with the file and the model's"
+            " config.json and tokenizer.json"
+        )
+
+    def _yarn(self) -> dict[str, Any]:
+        key = self._key("rope.scaling.original_context_length")
+        scaling: dict[str, Any] = {
+            "rope_type": "yarn",
+            "factor": self._fields.number(self._key("rope.scaling.factor")),
+            "original_max_position_embeddings": self._fields.size(key),
+        }
+        for name in ("beta_fast", "beta_slow"):
+            number = self._fields.optional_number(self._key(f"rope.scaling.yarn_{name}"))
+            if number is not None:
+                scaling[name] = number
+        return scaling
+
+    def _llama3(self, path: Path, tensor: Tensor, rotated: int) -> dict[str, Any] | None:
+        """Return the scaling whose frequency factors the file has; None if they are all one."""
+        name = "rope_freqs.weight"
+        if tensor.type != "F32" or tensor.shape != (rotated // 2,):
+            raise LoadError(
+                f"{path.name}: {name} is {tensor.type} {list(tensor.shape)}, not F32"
+                f" [{rotated // 2}]"
+            )
+        with path.open("rb") as file:
+            file.seek(tensor.begin)
+            factors = struct.unpack(f"<{rotated // 2}f", file.read(tensor.nbytes))
+        factor = max(factors)
+        if all(one == 1.0 for one in factors):
+            return None
+        theta = self._fields.number(self._key("rope.freq_base"), 10_000.0)
+        expected = [_stretch(theta ** (2 * i / rotated), factor) for i in range(rotated // 2)]
+        if math.isfinite(factor) and all(
+            math.isclose(one, other, rel_tol=_TOLERANCE)
+            for one, other in zip(factors, expected, strict=True)
+        ):
+            return {
+                "rope_type": "llama3",
+                "factor": factor,
+                "low_freq_factor": _LOW,
+                "high_freq_factor": _HIGH,
+                "original_max_position_embeddings": _LLAMA3_LENGTH,
+            }
+        raise LoadError(
+            f"{path.name}: {name} has other factors than Llama 3's; serve a folder with the file"
+            " and the model's config.json and tokenizer.json"
+        )
+
+
+def _stretch(per_radian: float, factor: float) -> float:
+    """Return what llama3's scaling divides a frequency by.
+
+    Args:
+        per_radian: positions per radian, the frequency's inverse.
+        factor: of the lowest frequencies.
+    """
+    turns = _LLAMA3_LENGTH / (2 * math.pi * per_radian)
+    if turns > _HIGH:
+        return 1.0
+    if turns < _LOW:
+        return factor
+    smooth = (turns - _LOW) / (_HIGH - _LOW)
+    return 1.0 / ((1 - smooth) / factor + smooth)

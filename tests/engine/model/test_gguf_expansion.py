@@ -1,0 +1,251 @@
+"""Expansion of GGUF files: config.json equals the original's; names, parts, refusals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
+from gatewayd_engine.model.gguf.header import read_header
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.model.rotary_embedding import frequencies
+from gatewayd_engine.model.spec import ModelSpec, read_spec
+from tests.engine.gguf_blocks import packed
+from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
+
+Make = Callable[..., Path]
+FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"]
+TOKENS = ["<unk>", "</s>", "a", "b", "ab"]
+TOKENIZER = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "qwen2",
+    "tokenizer.ggml.tokens": TOKENS,
+    "tokenizer.ggml.token_type": [2, 3, 1, 1, 1],
+    "tokenizer.ggml.merges": ["a b"],
+    "tokenizer.ggml.eos_token_id": 1,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
+    "llama": ("llama", "llama", {}, {}),
+    "llama_biases": ("llama_biases", "llama", {}, {}),
+    "mistral": ("mistral", "llama", {}, {"llama.attention.sliding_window": 24}),
+    "mixtral": ("mixtral", "llama", {}, {}),
+    "qwen2": ("qwen2_unbounded", "qwen2", {}, {}),
+    "qwen3": ("qwen3", "qwen3", {}, {}),
+    "qwen3_moe": ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, {}),
+    "gemma2": (
+        "gemma2",
+        "gemma2",
+        {"query_pre_attn_scalar": 24, "sliding_window": 32},
+        {"gemma2.attention.sliding_window": 32},
+    ),
+    "phi3": (
+        "phi3",
+        "phi3",
+        {"sliding_window": 20},
+        {"phi3.attention.sliding_window": 20, "phi3.rope.dimension_count": 12},
+    ),
+    "linear": (
+        "llama",
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
+        {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 2.0},
+    ),
+    "yarn": (
+        "llama_yarn",
+        "llama",
+        {},
+        {
+            "llama.rope.scaling.type": "yarn",
+            "llama.rope.scaling.factor": 4.0,
+            "llama.rope.scaling.original_context_length": 256,
+        },
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def file(make_checkpoint: Make, tmp_path: Path) -> Callable[..., tuple[Path, Path]]:
+    """A checkpoint and a GGUF file of it."""
+
+    def make(name: str, architecture: str, more: Any = (), **facts: Any) -> tuple[Path, Path]:
+        changes = {"num_hidden_layers": 2, "max_shard_size": "1GB", **dict(more)}
+        source = make_checkpoint(tmp_path / "source", name, **changes)
+        folder = tmp_path / "made"
+        folder.mkdir()
+        convert(source, folder, architecture, ("F32",), **{**TOKENIZER, **facts})
+        (folder / "config.json").unlink()
+        return source, folder / "model.gguf"
+
+    return make
+
+
+def rewritten(path: Path, facts: Mapping[str, Any], more: tuple[Put, ...] = ()) -> None:
+    """The file of a llama once more, with other facts and more tensors."""
+    data = path.read_bytes()
+    puts = [
+        Put(name, t.shape, t.type, data[t.begin : t.begin + t.nbytes])
+        for name, t in read_header(path).tensors.items()
+        if name not in {put.name for put in more}
+    ]
+    source = json.loads((path.parents[1] / "source" / "config.json").read_text())
+    said = {**metadata("llama", source), **TOKENIZER, **facts}
+    entries = [entry_of(key, fact) for key, fact in said.items() if fact is not None]
+    path.write_bytes(written(entries, [*puts, *more]))
+
+
+def comparable(spec: ModelSpec) -> ModelSpec:
+    """Without what the forms of the weights decide, numbers as the file has them: float32."""
+    return replace(
+        spec,
+        quantization=None,
+        dtype="",
+        norm_eps=float(torch.tensor(spec.norm_eps)),
+        rope=replace(spec.rope, theta=float(torch.tensor(spec.rope.theta))),
+    )
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_configuration_is_that_of_the_converted_model(name: str, file: Any) -> None:
+    checkpoint, architecture, changes, facts = FAMILIES[name]
+    source, path = file(checkpoint, architecture, changes, **facts)
+    made = read_spec(expanded(path))
+    assert comparable(made) == comparable(read_spec(source))
+
+
+def test_stretched_frequencies_are_llama_3s(file: Any) -> None:
+    source, path = file("llama", "llama", {"rope_parameters": LLAMA3})
+    spec = read_spec(source)
+    plain = 1.0 / spec.rope.theta ** (
+        torch.arange(0, spec.rope.rotary_dim, 2) / spec.rope.rotary_dim
+    )
+    factors = plain / frequencies(spec.rope)
+    assert 1 < sorted(factors)[len(factors) // 2] < 8
+    name, shape = "rope_freqs.weight", tuple(factors.shape)
+    rewritten(path, {}, (Put(name, shape, "F32", packed("F32", factors)),))
+    assert comparable(read_spec(expanded(path))) == comparable(spec)
+    rewritten(path, {}, (Put(name, shape, "F32", packed("F32", factors * 1.01)),))
+    with pytest.raises(LoadError, match=r"model.gguf: rope_freqs.weight has other factors than"):
+        expanded(path)
+    rewritten(path, {}, (Put(name, shape, "F32", packed("F32", torch.ones(shape))),))
+    assert read_spec(expanded(path)).rope.kind == "default"
+
+
+def test_a_folder_has_the_models_name_and_files(file: Any, cache: Path) -> None:
+    _, path = file("llama", "llama", **{"general.name": "some-org/Some Model 1B"})
+    made = expanded(path)
+    assert made.name == "Some Model 1B"
+    assert cache in made.parents
+    assert sorted(one.name for one in made.iterdir()) == sorted([*FILES, "model.gguf"])
+    assert (made / "model.gguf").resolve() == path.resolve()
+    assert expanded(path) == expanded(path.parent) == made
+    # No half of a folder is left.
+    assert len([*(cache / "gatewayd" / "gguf").iterdir()]) == 1
+
+
+@pytest.mark.parametrize("name", [None, "", "..", "a/..", "x\ny", "x" * 201, 7, "org/"])
+def test_a_file_without_a_usable_name_is_called_as_it_is(name: Any, file: Any) -> None:
+    _, path = file("llama", "llama", **{"general.name": name})
+    assert expanded(path.rename(path.with_name("mine.Q4.gguf"))).name == "mine.Q4"
+
+
+def test_a_file_with_other_content_has_another_folder(file: Any) -> None:
+    _, path = file("llama", "llama")
+    before = expanded(path)
+    rewritten(path, {"llama.context_length": 512})
+    after = expanded(path)
+    assert before != after
+    assert [read_spec(folder).max_model_len for folder in (before, after)] == [1024, 512]
+
+
+def test_what_is_a_gguf_file_is_told_by_its_name(file: Any, tmp_path: Path) -> None:
+    source, path = file("llama", "llama")
+    assert needs_expansion(path)
+    assert needs_expansion(path.parent)
+    assert needs_expansion(tmp_path / "missing.gguf")
+    assert not needs_expansion(source)
+    (path.parent / "config.json").write_text("{}")
+    assert not needs_expansion(path.parent)
+
+
+def test_tokens_that_end_an_answer_are_all_of_them(file: Any) -> None:
+    tokens = ["<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<eos>", "x"]
+    types = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3, 3, 1, 4, 3]}
+    ids = {"tokenizer.ggml.eos_token_id": 1, "tokenizer.ggml.eot_token_id": 4}
+    _, path = file("llama", "llama", **types, **ids, **{"tokenizer.ggml.merges": []})
+    # Not that of an ordinary token that is spelled so.
+    assert read_spec(expanded(path)).eos_token_ids == (0, 1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("facts", "sentence"),
+    [
+        ({"llama.block_count": None}, "model.gguf lacks llama.block_count"),
+        ({"llama.embedding_length": 0}, "llama.embedding_length must be an integer from 1"),
+        ({"llama.attention.head_count": "4"}, "head_count must be an integer from 1 to"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "must be a number above 0"),
+        ({"llama.context_length": ["x"]}, "must be an integer from 1 to 2147483647, not an array"),
+        ({"llama.rope.scaling.type": "longrope"}, "'longrope'; read from a GGUF file are none"),
+        ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model is 'rwkv', which is not known"),
+        ({"tokenizer.ggml.pre": "new-words"}, "pre is 'new-words', which is not known here;"),
+        ({"tokenizer.ggml.tokens": None}, "model.gguf lacks tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.tokens": ["a", "b", "a", "c", "d"]}, "tokens 0 and 2 are both 'a'"),
+        ({"tokenizer.ggml.tokens": ["a" * 1025, *"bcde"]}, "token 0 has 1025 characters; at most"),
+        ({"tokenizer.ggml.tokens": list(map(str, range(321)))}, "token_type must be an array of"),
+        ({"tokenizer.ggml.token_type": [1, 1]}, "token_type must be an array of 5 numbers"),
+        ({"tokenizer.ggml.eos_token_id": 5}, "eos_token_id must be below 5, the number of tokens"),
+        ({"tokenizer.ggml.merges": ["a b", "ab"]}, "has 'ab' as number 1, which merges no"),
+        ({"tokenizer.ggml.merges": ["b a"]}, "has 'b a' as number 0, which merges no two"),
+        ({"tokenizer.chat_template": 3}, "tokenizer.chat_template must be a text, not 3"),
+        ({"general.architecture": "mamba"}, "general.architecture is 'mamba'; read are llama"),
+    ],
+)
+def test_what_cannot_be_served_is_named(facts: dict[str, Any], sentence: str, file: Any) -> None:
+    _, path = file("llama", "llama")
+    rewritten(path, facts)
+    with pytest.raises(LoadError) as raised:
+        expanded(path)
+    assert sentence in str(raised.value)
+    assert "model.gguf" in str(raised.value)
+    assert str(raised.value).isprintable()
+
+
+def test_more_tokens_than_embeddings_are_named(file: Any) -> None:
+    _, path = file("llama", "llama")
+    tokens = [str(i) for i in range(321)]
+    no_types = {"tokenizer.ggml.token_type": None, "tokenizer.ggml.merges": []}
+    rewritten(path, {"tokenizer.ggml.tokens": tokens, **no_types})
+    with pytest.raises(LoadError, match="has 321 tokens, but embeddings of 320"):
+        expanded(path)
+
+
+def test_a_missing_file_and_a_read_only_cache_are_named(
+    file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(LoadError, match=r"missing.gguf is no file"):
+        expanded(tmp_path / "missing.gguf")
+    _, path = file("llama", "llama")
+    (tmp_path / "plain").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "plain"))
+    with pytest.raises(LoadError, match=r"cannot be written, .* set XDG_CACHE_HOME to another"):
+        expanded(path)

@@ -6,15 +6,25 @@ unpacks whole rows at once.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
-BLOCKS = {"Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_K": (256, 144), "Q6_K": (256, 210)}
+BLOCKS = {
+    "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24),
+    "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176),
+    "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136),
+}  # fmt: skip
 """Numbers and bytes of a block."""
-HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
+HALVES = {
+    "Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q2_K": (80, 82),
+    "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+}  # fmt: skip
 """Where float16 are in a block."""
+LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+"""Of IQ4_NL and IQ4_XS."""
 
 
 def packed(kind: str, weight: torch.Tensor) -> bytes:
@@ -51,11 +61,86 @@ def _put_q4_0(made: Any, blocks: Any) -> None:
     made[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
 
 
-def _put_q4_k(made: Any, blocks: Any) -> None:
+def _put_32(made: Any, blocks: Any, *, bits: int, has_offset: bool) -> None:
+    """Q4_1, Q5_0 and Q5_1."""
+    top = (1 << bits) - 1
+    if has_offset:
+        low = blocks.min(1).astype(np.float16).astype(np.float32)[:, None]
+        scales = _half((blocks.max(1) - low[:, 0]) / top)
+        _put_half(made, 2, low)
+    else:
+        scales = _half(np.abs(blocks).max(1) / (top // 2))
+        low = -scales * (top // 2 + 1)
+    _put_half(made, 0, scales)
+    codes = np.rint((blocks - low) / scales).clip(0, top).astype(np.uint8)
+    made[:, -16:] = codes[:, :16] & 15 | (codes[:, 16:] & 15) << 4
+    if bits == 5:
+        at = made.shape[1] - 20
+        made[:, at : at + 4] = np.packbits(codes >> 4, axis=1, bitorder="little")
+
+
+def _put_q2_k(made: Any, blocks: Any) -> None:
+    groups = blocks.reshape(-1, 16, 16)
+    least, most = np.minimum(groups.min(2), 0), groups.max(2)
+    d, dmin = _half((most - least).max(1) / 3 / 15), _half(-least.min(1) / 15)
+    scales = np.rint((most - least) / 3 / d).clip(1, 15)
+    mins = np.rint(-least / dmin).clip(0, 15)
+    _put_half(made, 80, d)
+    _put_half(made, 82, dmin)
+    made[:, :16] = scales.astype(np.uint8) | mins.astype(np.uint8) << 4
+    whole = (blocks + (dmin * mins).repeat(16, 1)) / (d * scales).repeat(16, 1)
+    _put_crumbs(made[:, 16:80], np.rint(whole).clip(0, 3).astype(np.uint8))
+
+
+def _put_q3_k(made: Any, blocks: Any) -> None:
+    most = np.abs(blocks.reshape(-1, 16, 16)).max(2) / 4
+    d = _half(most.max(1) / 31)
+    scales = np.rint(most / d).clip(1, 31)
+    codes = np.rint(blocks / (d * scales).repeat(16, 1)).clip(-4, 3).astype(np.int8) + 4
+    for i, code in enumerate(codes.astype(np.uint8).T):
+        made[:, i % 32] |= code >> 2 << i // 32
+    _put_crumbs(made[:, 32:96], codes.astype(np.uint8) & 3)
+    for i, scale in enumerate((scales + 32).astype(np.uint8).T):
+        made[:, 96 + i % 8] |= (scale & 15) << 4 * (i // 8)
+        made[:, 104 + i % 4] |= scale >> 4 << 2 * (i // 4)
+    _put_half(made, 108, d)
+
+
+def _put_crumbs(made: Any, codes: Any) -> None:
+    for i, code in enumerate(codes.T):
+        made[:, 32 * (i // 128) + i % 32] |= code << 2 * (i // 32 % 4)
+
+
+def _put_iq4_nl(made: Any, blocks: Any) -> None:
+    d = _half(np.abs(blocks).max(1) / 127)
+    _put_half(made, 0, d)
+    codes = _nearest_level(blocks / d)
+    made[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
+
+
+def _put_iq4_xs(made: Any, blocks: Any) -> None:
+    groups = blocks.reshape(-1, 8, 32)
+    most = np.abs(groups).max(2) / 127
+    d = _half(most.max(1) / 31)
+    _put_half(made, 0, d)
+    scales = np.rint(most / d).clip(1, 31)
+    for i, scale in enumerate((scales + 32).astype(np.uint8).T):
+        made[:, 4 + i // 2] |= (scale & 15) << 4 * (i % 2)
+        made[:, 2 + i // 4] |= scale >> 4 << 2 * (i % 4)
+        codes = _nearest_level(groups[:, i] / (d * scales[:, i, None]))
+        made[:, 8 + 16 * i : 24 + 16 * i] = codes[:, :16] | codes[:, 16:] << 4
+
+
+def _nearest_level(numbers: Any) -> Any:
+    return np.abs(numbers[..., None] - LEVELS).argmin(-1).astype(np.uint8)
+
+
+def _put_q4_k(made: Any, blocks: Any, bits: int = 4) -> None:
+    top = (1 << bits) - 1
     groups = blocks.reshape(-1, 8, 32)
     least, most = np.minimum(groups.min(2), 0), groups.max(2)
-    d, dmin = _half((most - least).max(1) / 15 / 63), _half(-least.min(1) / 63)
-    scales = np.rint((most - least) / 15 / d).clip(1, 63).astype(np.uint8)
+    d, dmin = _half((most - least).max(1) / top / 63), _half(-least.min(1) / 63)
+    scales = np.rint((most - least) / top / d).clip(1, 63).astype(np.uint8)
     mins = np.rint(-least / dmin).clip(0, 63).astype(np.uint8)
     _put_half(made, 0, d)
     _put_half(made, 2, dmin)
@@ -65,9 +150,11 @@ def _put_q4_k(made: Any, blocks: Any) -> None:
         made[:, 12 + j] = scales[:, 4 + j] & 15 | (mins[:, 4 + j] & 15) << 4
     for j in range(8):
         step, lowest = d * scales[:, j, None], dmin * mins[:, j, None]
-        codes = np.rint((groups[:, j] + lowest) / step).clip(0, 15).astype(np.uint8)
-        at = 16 + 32 * (j // 2)
-        made[:, at : at + 32] |= codes << 4 * (j % 2)
+        codes = np.rint((groups[:, j] + lowest) / step).clip(0, top).astype(np.uint8)
+        at = made.shape[1] - 128 + 32 * (j // 2)
+        made[:, at : at + 32] |= (codes & 15) << 4 * (j % 2)
+        if bits == 5:
+            made[:, 16:48] |= codes >> 4 << j
 
 
 def _put_q6_k(made: Any, blocks: Any) -> None:
@@ -83,7 +170,20 @@ def _put_q6_k(made: Any, blocks: Any) -> None:
     _put_half(made, 208, d)
 
 
-_PUT = {"Q8_0": _put_q8_0, "Q4_0": _put_q4_0, "Q4_K": _put_q4_k, "Q6_K": _put_q6_k}
+_PUT: dict[str, Any] = {
+    "Q8_0": _put_q8_0,
+    "Q4_0": _put_q4_0,
+    "Q4_1": partial(_put_32, bits=4, has_offset=True),
+    "Q5_0": partial(_put_32, bits=5, has_offset=False),
+    "Q5_1": partial(_put_32, bits=5, has_offset=True),
+    "Q2_K": _put_q2_k,
+    "Q3_K": _put_q3_k,
+    "Q4_K": _put_q4_k,
+    "Q5_K": partial(_put_q4_k, bits=5),
+    "Q6_K": _put_q6_k,
+    "IQ4_NL": _put_iq4_nl,
+    "IQ4_XS": _put_iq4_xs,
+}
 
 
 def number(kind: str, raw: Any, i: int) -> Any:
@@ -100,14 +200,44 @@ def number(kind: str, raw: Any, i: int) -> Any:
         return half(0) * signed(2 + i)
     if kind == "Q4_0":
         return half(0) * ((block[2 + i % 16] >> 4 * (i // 16) & 15) - 8).astype(np.float32)
-    if kind == "Q4_K":
+    nibble = block[-16 + i % 16] >> 4 * (i // 16 & 1) & 15  # of types with 32 numbers
+    if kind == "Q4_1":
+        return half(0) * nibble.astype(np.float32) + half(2)
+    if kind in ("Q5_0", "Q5_1"):
+        code = nibble | (block[len(block) - 20 + i // 8] >> i % 8 & 1) << 4
+        if kind == "Q5_0":
+            return half(0) * (code - 16).astype(np.float32)
+        return half(0) * code.astype(np.float32) + half(2)
+    if kind == "IQ4_NL":
+        return half(0) * LEVELS[nibble].astype(np.float32)
+    if kind == "IQ4_XS":
+        j = i // 32
+        scale = (block[4 + j // 2] >> 4 * (j % 2) & 15) | (
+            block[2 + j // 4] >> 2 * (j % 4) & 3
+        ) << 4
+        level = LEVELS[block[8 + 16 * j + i % 16] >> 4 * (i % 32 // 16) & 15]
+        return half(0) * (scale - 32).astype(np.float32) * level.astype(np.float32)
+    if kind in ("Q2_K", "Q3_K"):
+        crumb = block[(16 if kind == "Q2_K" else 32) + 32 * (i // 128) + i % 32]
+        code, j = crumb >> 2 * (i // 32 % 4) & 3, i // 16
+        if kind == "Q2_K":
+            product = half(80) * (block[j] & 15).astype(np.float32) * code.astype(np.float32)
+            return product - half(82) * (block[j] >> 4).astype(np.float32)
+        code -= np.where(block[i % 32] >> i // 32 & 1, 0, 4)
+        scale = (block[96 + j % 8] >> 4 * (j // 8) & 15) | (
+            block[104 + j % 4] >> 2 * (j // 4) & 3
+        ) << 4
+        return half(108) * (scale - 32).astype(np.float32) * code.astype(np.float32)
+    if kind in ("Q4_K", "Q5_K"):
         j, s = i // 32, block[4:16]
         if j < 4:
             scale, least = s[j] & 63, s[j + 4] & 63
         else:
             scale = s[j + 4] & 15 | s[j - 4] >> 6 << 4
             least = s[j + 4] >> 4 | s[j] >> 6 << 4
-        code = block[16 + 32 * (j // 2) + i % 32] >> 4 * (j % 2) & 15
+        code = block[len(block) - 128 + 32 * (j // 2) + i % 32] >> 4 * (j % 2) & 15
+        if kind == "Q5_K":
+            code = code | (block[16 + i % 32] >> j & 1) << 4
         product = half(0) * scale.astype(np.float32) * code.astype(np.float32)
         return product - half(2) * least.astype(np.float32)
     side, t, j = i // 128, i // 32 % 4, i % 32

@@ -23,11 +23,11 @@ from gatewayd_engine.model.rotary_embedding import frequencies
 from gatewayd_engine.model.spec import SpecError, read_spec
 from gatewayd_quant_gguf.config import GgufConfig
 from gatewayd_quant_gguf.strategy import Gguf
-from tests.engine.gguf_blocks import packed
+from tests.engine.gguf_blocks import BLOCKS, packed
 from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
 
 Make = Callable[..., Path]
-ALL = ("Q4_K", "Q6_K", "Q8_0", "Q4_0", "F16", "BF16", "F32")
+ALL = (*BLOCKS, "F16", "BF16", "F32")
 IDS = torch.arange(2, 42)
 WIDE = {
     "hidden_size": 256,

@@ -233,7 +233,7 @@ def test_what_cannot_be_served_is_named(facts: dict[str, Any], sentence: str, fi
 def test_more_tokens_than_embeddings_are_named(file: Any) -> None:
     _, path = file("llama", "llama")
     tokens = [str(i) for i in range(321)]
-    no_types = {"tokenizer.ggml.token_type": None, "tokenizer.ggml.merges": []}
+    no_types: dict[str, Any] = {"tokenizer.ggml.token_type": None, "tokenizer.ggml.merges": []}
     rewritten(path, {"tokenizer.ggml.tokens": tokens, **no_types})
     with pytest.raises(LoadError, match="has 321 tokens, but embeddings of 320"):
         expanded(path)

@@ -123,7 +123,7 @@ WRONG = {
     ),
     "no numbers": (one("t", dims=(32, 0)), "t is [0, 32]: it has no numbers"),
     "huge": (one("t", dims=(2**63, 2**63, 2**63, 2**63)), "t ends at byte"),
-    "type": (one("t", code=13), "t is of type Q5_K; read are F32, F16, BF16, Q8_0, Q4_0"),
+    "type": (one("t", code=21), "t is of type IQ3_S; read are F32, F16, BF16, Q8_0, Q4_0"),
     "unknown type": (one("t", code=99), "t is of type number 99"),
     "half a block": (one("t", dims=(48, 2), code=8), "rows of Q8_0 are in blocks of 32"),
     "offset": (one("t", offset=16), "t begins at 16, no multiple of 32"),

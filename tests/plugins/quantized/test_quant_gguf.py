@@ -26,7 +26,15 @@ NAME = "model.layers.0.mlp.down_proj"
 DIGESTS = {
     "Q8_0": "1fdcec8b27e087840af9aefb92887ca1ac162f2af7b347dfb8a8ea5ed59aea1c",
     "Q4_0": "8f1929ff1fae879ef2e7e00fb196d38f04d94a0a4fc9529c293a92f74818e495",
+    "Q4_1": "2f357d70c43e4c531e5f15096a9c7ca8403bc5c81a31eb015f9eb022e22ece0e",
+    "Q5_0": "ecd97077523cbbe486ec8f0fd8ad81bbb7928b94cdf9706d842d35d98c8d647c",
+    "Q5_1": "76bc7e118ec680e17dbbbd3880fd68a91b95ab8c51331651d56f66c2da2e4bd9",
+    "Q2_K": "2c524b7c515ac6355fc076db945378cba098c4bd40e79531565bf465076c37a3",
+    "Q3_K": "4e18795f859a8d2d34a86eb9197c9cdc4b80d872530bd93ab725959d1c38a2bb",
     "Q4_K": "21c6ef5217061ce7c0010bdf6bcbcb214d1b06a98f349d240dbefe581d04c3ed",
+    "Q5_K": "fe0779e3904cd8b3b7ea91703404b7f3a5d4a247e42f6ca9cfe6123e247f70ff",
+    "IQ4_NL": "cfd832fb29b95ff436b6f0421b9323e0c3dbdb4fc66562456c55aa8eaa8f5740",
+    "IQ4_XS": "59943df5275cb1c6632809f98019cfcf19f34ea46d8b38fc8f51a47a6e0d2021",
     "Q6_K": "c5d2f61932883b104b7cfbb7062c39d38aceb5af3988e2e0388c8692cac7feae",
 }
 """Of what ``gguf.quants.dequantize`` of gguf 0.19.0 makes of ``drawn(kind, 64)``, as float32."""
@@ -111,7 +119,7 @@ class _Conformance(QuantizerConformance):
 
     def damages(self) -> Sequence[tuple[Mapping[str, Any], str]]:
         return [
-            ({"types": {NAME: "Q5_K"}}, "Q5_K"),
+            ({"types": {NAME: "IQ3_S"}}, "IQ3_S"),
             ({"types": {NAME: 8}}, NAME),
             ({"types": {NAME: ["Q8_0"]}}, NAME),
             ({"types": [NAME]}, "types"),

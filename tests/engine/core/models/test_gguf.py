@@ -15,6 +15,7 @@ from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import CATALOG, build
 from tests.engine.core.small_model import small
 from tests.engine.core.transformers_oracle import theirs
+from tests.engine.gguf_blocks import BLOCKS
 from tests.engine.gguf_files import convert
 
 PROMPT = [1, *range(60, 90)]
@@ -27,7 +28,7 @@ NEW_TOKENS = 16
 def nano(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The embedded model's first layers as GGUF, and the same numbers as safetensors."""
     folder, plain = tmp_path_factory.mktemp("gguf"), tmp_path_factory.mktemp("plain")
-    numbers = convert(small(), folder, "llama", ("Q8_0", "Q4_0", "Q4_K", "Q6_K"))
+    numbers = convert(small(), folder, "llama", tuple(BLOCKS))
     shutil.copy(small() / "config.json", plain)
     save_file({name: t.contiguous() for name, t in numbers.items()}, plain / "model.safetensors")
     return folder, plain

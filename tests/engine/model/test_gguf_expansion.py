@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
 from gatewayd_engine.model.gguf.header import read_header
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rotary_embedding import frequencies
 from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_quant_gguf.config import GgufConfig
+from gatewayd_quant_gguf.strategy import Gguf
 from tests.engine.gguf_blocks import packed
 from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
 
@@ -249,3 +253,39 @@ def test_a_missing_file_and_a_read_only_cache_are_named(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "plain"))
     with pytest.raises(LoadError, match=r"cannot be written, .* set XDG_CACHE_HOME to another"):
         expanded(path)
+
+
+def test_any_part_of_a_model_stands_for_all(file: Any, tmp_path: Path) -> None:
+    source, path = file("llama", "llama")
+    data, tensors = path.read_bytes(), read_header(path).tensors
+    puts = [
+        Put(name, t.shape, t.type, data[t.begin : t.begin + t.nbytes])
+        for name, t in tensors.items()
+    ]
+    said = {**metadata("llama", json.loads((source / "config.json").read_text())), **TOKENIZER}
+    split = {"split.count": 3, "split.tensors.count": len(puts)}
+    paths = [tmp_path / f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    # As gguf-split writes them: the metadata are in the first, which may have no tensors.
+    shares: list[tuple[dict[str, Any], list[Put]]] = [(said, []), ({}, puts[:7]), ({}, puts[7:])]
+    for number, (part, (facts, share)) in enumerate(zip(paths, shares, strict=True)):
+        entries = [entry_of(*fact) for fact in {**facts, "split.no": number, **split}.items()]
+        part.write_bytes(written(entries, share))
+    # Other models in the folder do not matter.
+    (tmp_path / "n-00001-of-00002.gguf").write_bytes(b"")
+    (tmp_path / "m.gguf").write_bytes(b"")
+    made = {expanded(part) for part in paths}
+    assert len(made) == 1
+    (folder,) = made
+    assert sorted(folder.glob("*.gguf")) == [folder / part.name for part in paths]
+    spec = read_spec(folder)
+    assert comparable(spec) == comparable(read_spec(source))
+    scheme = Gguf(GgufConfig()).scheme(spec.quantization)  # type: ignore[arg-type]
+    checkpoint = Checkpoint.open(folder, spec, scheme)
+    for name, tensor in load_file(source / "model.safetensors").items():
+        assert torch.equal(checkpoint.tensor(name), tensor.float())
+    paths[1].unlink()
+    with pytest.raises(LoadError, match=r"lacks m-00002-of-00003.gguf"):
+        expanded(paths[2])
+    paths[0].rename(tmp_path / "first.gguf")
+    with pytest.raises(LoadError, match=r"first.gguf: split.count is 3, but the other parts"):
+        expanded(tmp_path / "first.gguf")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+SPACE = "\u2581"
 SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
 
 
@@ -34,3 +38,33 @@ def byte_level(folder: Path, pre: str = "llama-bpe") -> dict[str, Any]:
         if config.get(name) is not None:
             made[f"tokenizer.ggml.{key}_token_id"] = ids[config[name]]
     return made
+
+
+def sentencepiece(texts: Iterable[str], size: int = 700) -> dict[str, Any]:
+    """Metadata of a vocabulary as SentencePiece makes it: bytes, pieces by score, characters."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(split=True)
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False)
+    tokenizer.train_from_iterator(texts, trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    pieces = list(dict.fromkeys("".join(pair) for pair in model["merges"]))
+    characters = [one for one in model["vocab"] if len(one) == 1]
+    special = ["<unk>", "<s>", "</s>"]
+    tokens = [*special, *(f"<0x{i:02X}>" for i in range(256)), *pieces, *characters, "<|end|>"]
+    tokens.append("  ")  # user-defined, of which the converter writes the text
+    scores = [0.0] * len(tokens)
+    for i in range(259, 259 + len(pieces) + len(characters)):
+        scores[i] = float(259 - i)
+    types = [NORMAL] * len(tokens)
+    types[:259] = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256]
+    types[-2:] = [CONTROL, USER_DEFINED]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.scores": scores,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+    }

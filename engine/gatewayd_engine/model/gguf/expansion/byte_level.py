@@ -29,6 +29,7 @@ def byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     before = vocabulary.special_id("bos") if vocabulary.adds("bos_token", split.adds_bos) else None
     after = vocabulary.special_id("eos") if vocabulary.adds("eos_token", False) else None
     return {
+        "added_tokens": vocabulary.added_tokens(),
         "normalizer": None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(split.steps)},
         "post_processor": vocabulary.template(before, after),

@@ -7,6 +7,7 @@ from typing import Any
 
 from gatewayd_engine.model.gguf.expansion.byte_level import byte_level
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
+from gatewayd_engine.model.gguf.expansion.sentencepiece import sentencepiece
 from gatewayd_engine.model.gguf.expansion.vocabulary import (
     MERGES,
     SCORES,
@@ -21,7 +22,10 @@ TEMPLATE, TEMPLATES = "tokenizer.chat_template", "tokenizer.chat_templates"
 TOOL_USE = "tool_use"
 WANTED = frozenset({TOKENS, TYPES, SCORES, MERGES, TEMPLATE, TEMPLATES, f"{TEMPLATE}.{TOOL_USE}"})
 """Keys of long values."""
-_KINDS: dict[str, Callable[[GgufVocabulary], dict[str, Any]]] = {"gpt2": byte_level}
+_KINDS: dict[str, Callable[[GgufVocabulary], dict[str, Any]]] = {
+    "gpt2": byte_level,
+    "llama": sentencepiece,
+}
 _TOKEN_NAMES = {
     "bos": "bos_token",
     "eos": "eos_token",
@@ -51,7 +55,6 @@ def tokenizer_json(vocabulary: GgufVocabulary) -> dict[str, Any]:
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": vocabulary.added_tokens(),
         **_KINDS[kind](vocabulary),
     }
 

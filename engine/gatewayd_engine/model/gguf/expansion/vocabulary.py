@@ -20,6 +20,8 @@ TOKENS, TYPES, SCORES = f"{_PREFIX}.tokens", f"{_PREFIX}.token_type", f"{_PREFIX
 MERGES = f"{_PREFIX}.merges"
 _NAMES = ("bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask")
 """Special meanings of tokens, spelled as in the keys."""
+_UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+"""Texts of special tokens that never take the spaces after them."""
 _ENDS = frozenset(
     {
         *("</s>", "<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>"),
@@ -132,7 +134,7 @@ class GgufVocabulary:
                     "content": self.tokens[i],
                     "single_word": False,
                     "lstrip": False,
-                    "rstrip": strips_right and is_special,
+                    "rstrip": strips_right and is_special and self.tokens[i] not in _UNSTRIPPED,
                     "normalized": False,
                     "special": is_special,
                 }

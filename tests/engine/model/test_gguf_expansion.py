@@ -208,6 +208,10 @@ def test_tokens_that_end_an_answer_are_all_of_them(file: Any) -> None:
         ({"llama.embedding_length": 0}, "llama.embedding_length must be an integer from 1"),
         ({"llama.attention.head_count": "4"}, "head_count must be an integer from 1 to"),
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "must be a number above 0"),
+        (
+            {"llama.context_length": 2**31 - 1},
+            "context_length must be an integer from 1 to 2097152",
+        ),
         ({"llama.context_length": ["x"]}, "must be an integer from 1 to 2147483647, not an array"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'; read from a GGUF file are none"),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model is 'rwkv', which is not known"),

@@ -31,6 +31,8 @@ _ARCHITECTURES = {
     "gemma2": "Gemma2ForCausalLM",
     "phi3": "Phi3ForCausalLM",
 }
+MOST_CONTEXT = 1 << 21
+"""Limit of the context length in tokens."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _GEMMA_27B_LAYERS = 46
 _LLAMA3_LENGTH = 8192
@@ -76,7 +78,7 @@ class _Config:
             "num_attention_heads": heads,
             "num_key_value_heads": self._fields.size(self._key("attention.head_count_kv"), heads),
             "head_dim": head_dim,
-            "max_position_embeddings": self._fields.size(self._key("context_length")),
+            "max_position_embeddings": self._context_len(),
             "rms_norm_eps": self._fields.number(self._key("attention.layer_norm_rms_epsilon")),
             "rope_theta": self._fields.number(self._key("rope.freq_base"), 10_000.0),
             "tie_word_embeddings": _HEAD not in self._files.tensors,
@@ -113,6 +115,14 @@ class _Config:
             raise LoadError(f"{self._fields.where} lacks the tensor token_embd.weight")
         _, table = self._files.tensors[_EMBEDDING]
         return table.shape[0]
+
+    def _context_len(self) -> int:
+        key = self._key("context_length")
+        length = self._fields.size(key)
+        # Tables of positions are made before anything else would show that it is wrong.
+        if length > MOST_CONTEXT:
+            raise self._fields.wrong(key, f"an integer from 1 to {MOST_CONTEXT}")
+        return length
 
     def _dtype(self) -> str:
         # What activations are on a GPU; float32 only where the weights are.

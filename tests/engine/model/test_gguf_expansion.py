@@ -182,7 +182,20 @@ def test_a_file_with_other_content_has_another_folder(file: Any) -> None:
     assert [read_spec(folder).max_model_len for folder in (before, after)] == [1024, 512]
 
 
-def test_what_is_a_gguf_file_is_told_by_its_name(file: Any, tmp_path: Path) -> None:
+def test_a_file_needs_no_ending(file: Any) -> None:
+    _, path = file("llama", "llama")
+    blob = path.rename(path.with_name("0a1b2c"))
+    assert needs_expansion(blob)
+    made = expanded(blob)
+    assert made.name == "0a1b2c"
+    assert (made / "0a1b2c.gguf").resolve() == blob.resolve()
+    assert read_spec(made).quantization is not None
+    blob.write_text("# no GGUF file")
+    with pytest.raises(LoadError, match=r"0a1b2c is no GGUF file: it begins with b'# no'"):
+        expanded(blob)
+
+
+def test_folders_with_a_config_json_stay_as_they_are(file: Any, tmp_path: Path) -> None:
     source, path = file("llama", "llama")
     assert needs_expansion(path)
     assert needs_expansion(path.parent)

@@ -33,10 +33,11 @@ _DIGEST_LENGTH = 32
 
 
 def needs_expansion(path: Path) -> bool:
-    """Whether a path is a GGUF file, or a folder of them that lacks a config.json."""
+    """Whether a path is a file, or a folder of GGUF files that lacks a config.json."""
     if path.is_dir():
         return not (path / "config.json").exists() and any(path.glob("*.gguf"))
-    return path.suffix == ".gguf"
+    # A missing one, too, so that it is named as a file.
+    return path.is_file() or path.suffix == ".gguf"
 
 
 def expanded(path: Path) -> Path:
@@ -70,7 +71,8 @@ def _expanded(states: tuple[tuple[str, int, int], ...], cache: Path) -> Path:
             inner = Path(made) / name
             inner.mkdir()
             for part in parts:
-                (inner / part.name).symlink_to(part)
+                # With the ending that a folder's weights are found by.
+                (inner / f"{part.name.removesuffix('.gguf')}.gguf").symlink_to(part)
             for file, text in files.items():
                 (inner / file).write_text(text, "utf-8")
             folder.parent.mkdir(exist_ok=True)

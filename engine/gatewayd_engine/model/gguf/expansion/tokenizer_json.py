@@ -15,6 +15,7 @@ from gatewayd_engine.model.gguf.expansion.vocabulary import (
     TYPES,
     GgufVocabulary,
 )
+from gatewayd_engine.model.gguf.expansion.wordpiece import wordpiece
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MODEL = "tokenizer.ggml.model"
@@ -25,6 +26,7 @@ WANTED = frozenset({TOKENS, TYPES, SCORES, MERGES, TEMPLATE, TEMPLATES, f"{TEMPL
 _KINDS: dict[str, Callable[[GgufVocabulary], dict[str, Any]]] = {
     "gpt2": byte_level,
     "llama": sentencepiece,
+    "bert": wordpiece,
 }
 _TOKEN_NAMES = {
     "bos": "bos_token",

@@ -227,6 +227,15 @@ def test_tokens_that_end_an_answer_are_all_of_them(file: Any) -> None:
         ),
         ({"llama.context_length": ["x"]}, "must be an integer from 1 to 2147483647, not an array"),
         ({"llama.rope.scaling.type": "longrope"}, "'longrope'; read from a GGUF file are none"),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.original_context_length": 256,
+                "llama.rope.scaling.attn_factor": 0.5,
+            },
+            "llama.rope.scaling.attn_factor must be 1, not 0.5",
+        ),
         ({"tokenizer.ggml.model": "rwkv"}, "tokenizer.ggml.model is 'rwkv', which is not known"),
         ({"tokenizer.ggml.pre": "new-words"}, "pre is 'new-words', which is not known here;"),
         ({"tokenizer.ggml.tokens": None}, "model.gguf lacks tokenizer.ggml.tokens"),

@@ -40,6 +40,8 @@ _LLAMA3_LENGTH = 8192
 _LOW, _HIGH = 1.0, 4.0
 """Llama 3's factors of low and high frequencies."""
 _TOLERANCE = 1e-3
+_MAGNITUDES = ("attn_factor", "yarn_attn_factor", "yarn_ext_factor")
+"""Settings of yarn that released models leave at one."""
 
 
 def config_json(files: GgufFiles, ends: tuple[int, ...]) -> dict[str, Any]:
@@ -197,6 +199,11 @@ class _Config:
             "factor": self._fields.number(self._key("rope.scaling.factor")),
             "original_max_position_embeddings": self._fields.size(key),
         }
+        for name in _MAGNITUDES:
+            key = self._key(f"rope.scaling.{name}")
+            # They scale attention in ways that config.json has no words for.
+            if self._fields.optional_number(key) not in (None, 1.0):
+                raise self._fields.wrong(key, "1")
         for name in ("beta_fast", "beta_slow"):
             number = self._fields.optional_number(self._key(f"rope.scaling.yarn_{name}"))
             if number is not None:

@@ -37,6 +37,7 @@ class BatchInvariantAttention(DenseAttention):
         mask: torch.Tensor | None,
         shared: SharedKeys | None,
         seen: list[torch.Tensor] | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``DenseAttention``."""
         if shared is not None:
@@ -48,7 +49,7 @@ class BatchInvariantAttention(DenseAttention):
         found: list[torch.Tensor] | None = None if seen is None else []
         if each >= count:
             wide = query.double(), keys.double(), values.double()
-            answer = super().lines(*wide, mask, shared, found).to(query.dtype)
+            answer = super().lines(*wide, mask, shared, found, sinks).to(query.dtype)
         else:
             answer = torch.empty_like(query, memory_format=torch.contiguous_format)
             for first in range(0, count, each):
@@ -58,7 +59,7 @@ class BatchInvariantAttention(DenseAttention):
                 if mask is not None:
                     own = mask[some] if mask.dim() == 3 else mask[first : first + each]
                 wide = query[some].double(), keys[some].double(), values[some].double()
-                made = super().lines(*wide, own, shared, found)
+                made = super().lines(*wide, own, shared, found, sinks)
                 answer[some] = made.view(answer[some].shape)
         if seen is not None and found is not None:
             seen.append(torch.cat(found).to(query.dtype))
@@ -70,6 +71,7 @@ class BatchInvariantAttention(DenseAttention):
         keys: torch.Tensor,
         values: torch.Tensor,
         mask: torch.Tensor | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``DenseAttention``."""
         count, length = len(query), keys.shape[1]
@@ -87,7 +89,8 @@ class BatchInvariantAttention(DenseAttention):
             # To ``lines`` this is one sequence with ``len(own)`` queries, as if with drafts.
             masked = hidden.reshape(1, -1, len(own), 1, seen)
             found = super().lines(
-                by_head.flatten(1, 2), keys[..., :seen], values[:, :seen], masked, None
+                *(by_head.flatten(1, 2), keys[..., :seen], values[:, :seen], masked, None),
+                sinks=sinks,
             )
             found = torch.unflatten(found, 1, (len(own), -1)).transpose(0, 1)
             answer[first : first + len(own)] = found.flatten(1, 2)

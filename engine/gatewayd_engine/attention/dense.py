@@ -44,6 +44,7 @@ class DenseAttention:
         mask: torch.Tensor | None,
         shared: SharedKeys | None,
         seen: list[torch.Tensor] | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend a few tokens of each of several sequences.
 
@@ -58,6 +59,7 @@ class DenseAttention:
             shared: shared prefix before these keys and values, if there is one.
             seen: receives the attention weights, ``[count, kv_heads, queries, context]`` in memory
                 order; with one token per sequence their shape is ``[count, num_heads, context]``.
+            sinks: scores of the heads' attention sinks, ``[num_heads]``; None for none.
 
         Returns:
             The output, with as many numbers as the query, in its order.
@@ -70,8 +72,11 @@ class DenseAttention:
             by_token = (len(mask), self._shape.num_kv_heads, -1, self._per_group, scores.shape[-1])
             scores.view(by_token).add_(mask)
         if shared is not None:
-            return self._with_shared(shared, query, scores, values, seen)
+            return self._with_shared(shared, query, scores, values, seen, sinks)
         weights = torch.softmax(scores, -1)
+        if sinks is not None:
+            by_head = (-1, self._shape.num_kv_heads, scores.shape[1] // self._per_group)
+            with_sinks(weights.view(*by_head, self._per_group, scores.shape[2]), scores, sinks)
         if seen is not None:
             seen.append(weights.view(-1, self._shape.num_heads, weights.shape[-1]))
         return torch.bmm(weights, values)
@@ -82,6 +87,7 @@ class DenseAttention:
         keys: torch.Tensor,
         values: torch.Tensor,
         mask: torch.Tensor | None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend a prefill chunk: the last tokens of a sequence.
 
@@ -91,6 +97,7 @@ class DenseAttention:
             values: of the same shape.
             mask: additive, shape ``[tokens, length]``, or ``[kv_heads, 1, tokens, length]``; None
                 for causal attention of all tokens of a sequence.
+            sinks: see ``lines``.
 
         Returns:
             Shape ``[tokens, num_heads, head_dim]``.
@@ -100,21 +107,33 @@ class DenseAttention:
         each = (kv_heads, self._per_group, keys.shape[1], dim)
         # Views: keys are not repeated for each query head.
         k, v = keys.unsqueeze(1).expand(each), values.unsqueeze(1).expand(each)
-        answer = self._attend(q, k, v, mask)
+        answer = self._attend(q, k, v, mask, sinks)
         return answer.permute(2, 0, 1, 3).reshape(count, -1, dim)
 
     def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        mask: torch.Tensor | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """Compute attention, causal without ``mask``. Shapes ``[b, heads, tokens, dim]``."""
-        if self._shape.softcap is None:
+        if self._shape.softcap is None and sinks is None:
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=self._shape.scale
             )
-        scores = self._cap(torch.matmul(q, k.transpose(-1, -2)))
+        scores = torch.matmul(q, k.transpose(-1, -2))
+        scores = (
+            scores.mul_(self._shape.scale) if self._shape.softcap is None else self._cap(scores)
+        )
         if mask is None:
             mask = causal(q.shape[2], k.shape[2], 0, q.dtype, q.device)
-        return torch.matmul(torch.softmax(scores.add_(mask), -1), v)
+        weights = torch.softmax(scores.add_(mask), -1)
+        if sinks is not None:
+            by_token = weights.transpose(1, 2).unsqueeze(0)
+            with_sinks(by_token, scores.transpose(1, 2), sinks)
+        return torch.matmul(weights, v)
 
     def _with_shared(
         self,
@@ -123,6 +142,7 @@ class DenseAttention:
         scores: torch.Tensor,
         values: torch.Tensor,
         seen: list[torch.Tensor] | None,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         """Attend to a shared prefix as well, with the queries of all sequences in one product.
 
@@ -139,6 +159,9 @@ class DenseAttention:
         # One softmax over both parts, so partial results need no rescaling.
         both = torch.cat((self._scores(q, shared.keys, None), own), -1)
         weights = torch.softmax(both, -1)
+        if sinks is not None:
+            grouped = weights.view(1, kv_heads, -1, self._per_group, both.shape[2])
+            with_sinks(grouped, both, sinks)
         if seen is not None:
             by_own = torch.unflatten(weights, 1, (count, -1)).transpose(0, 1)
             seen.append(by_own.reshape(count, -1, weights.shape[-1]))
@@ -167,6 +190,19 @@ class DenseAttention:
         """Scale raw scores and apply the softcap, in place."""
         softcap = self._shape.softcap or 1.0
         return scores.mul_(self._shape.scale / softcap).tanh_().mul_(softcap)
+
+
+def with_sinks(weights: torch.Tensor, scores: torch.Tensor, sinks: torch.Tensor) -> None:
+    """Let attention weights share their sum of one with a sink of each head, in place.
+
+    Args:
+        weights: softmax of ``scores``, shape ``[count, kv_heads, tokens, per_group, length]``.
+        scores: before softmax, as many, in the same order.
+        sinks: score of each head's sink, which no value follows, shape ``[num_heads]``.
+    """
+    total = torch.logsumexp(scores, -1, keepdim=True).reshape(*weights.shape[:-1], 1)
+    by_group = sinks.to(scores.dtype).view(1, weights.shape[1], 1, weights.shape[3], 1)
+    weights.mul_(torch.sigmoid(total - by_group))
 
 
 def causal(

@@ -56,6 +56,7 @@ class ReferenceAttention:
         copy_bytes: memory for dense copies of their contexts; 0 for none.
         is_steady: whether results are computed in float64 and rounded, for a model that quantizes
             activations; see ``batch_invariant``.
+        sinks: by layer, the scores of the heads' attention sinks, ``[num_heads]``; None for none.
     """
 
     def __init__(
@@ -66,8 +67,10 @@ class ReferenceAttention:
         copy_bytes: int,
         *,
         is_steady: bool = False,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._shape = shape
+        self._sinks = [None] * shape.num_layers if sinks is None else sinks
         self._page_size = pool.page_size
         self._windows = sorted(set(shape.windows))
         self._width = shape.num_kv_heads * shape.head_dim
@@ -220,7 +223,7 @@ class ReferenceAttention:
         mask = group.masks[self._shape.windows[layer]]
         if group.bias is not None:
             mask = biased(mask, group.bias[layer], k.shape[-1])
-        answer = self._dense.lines(q, k, v, mask, shared, seen)
+        answer = self._dense.lines(q, k, v, mask, shared, seen, self._sinks[layer])
         if width == 1:
             return answer.view(count, -1)
         if seen is not None:
@@ -236,7 +239,7 @@ class ReferenceAttention:
         if chunk.bias is not None:
             by_token = None if mask is None else mask[None, None, :, None]
             mask = biased(by_token, chunk.bias[layer], chunk.length)[0].transpose(1, 2)
-        return self._dense.chunk(query, k[0], v[0], mask)
+        return self._dense.chunk(query, k[0], v[0], mask, self._sinks[layer])
 
     def _read(
         self, pages: torch.Tensor, layer: int, lines: int, length: int

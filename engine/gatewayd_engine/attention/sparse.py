@@ -60,7 +60,7 @@ class SelectiveAttention(ReferenceAttention):
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
         selection: queries the compression strategy, if there is one.
-        is_steady: see ``ReferenceAttention``.
+        is_steady, sinks: see ``ReferenceAttention``.
     """
 
     def __init__(
@@ -72,8 +72,9 @@ class SelectiveAttention(ReferenceAttention):
         selection: Selection,
         *,
         is_steady: bool = False,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        super().__init__(shape, pool, max_running, copy_bytes, is_steady=is_steady)
+        super().__init__(shape, pool, max_running, copy_bytes, is_steady=is_steady, sinks=sinks)
         self._selection = selection
         self._asked: SelectionRequest | None = None
         self._by_record = pool.data.flatten(0, 4)

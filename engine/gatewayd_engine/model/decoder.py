@@ -136,7 +136,10 @@ class Decoder:
         is_capturable: whether the layers' kernel launches depend on the number of tokens alone,
             as CUDA graphs require.
         layers, norm, head: the parts, for fused steps.
+        sinks: none.
     """
+
+    sinks: Sequence[torch.Tensor] | None = None
 
     def __init__(
         self,
@@ -173,6 +176,10 @@ class Decoder:
     def rotary(self) -> Rotary:
         """Rotary embedding of the model, for attention backends that rotate."""
         return self._rotary
+
+    def rotation_table(self) -> torch.Tensor:
+        """See ``ServedModel``."""
+        return self._rotary.cosines_and_sines()
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend

@@ -26,6 +26,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.device_parts import DeviceParts
 from gatewayd_engine.model.fused_step import fused_step
 from gatewayd_engine.model.parts import LayerParts, PlainParts
+from gatewayd_engine.model.served_model import ServedModel
 from gatewayd_engine.process import threads
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
@@ -70,7 +71,7 @@ class Backend(Protocol):
     offered: CaptureLaunches | None
     elements: Callable[[], tuple[torch.dtype, ...]] | None
 
-    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
         """Return the memory for keys and values, in bytes.
 
         Args:
@@ -85,7 +86,7 @@ class Backend(Protocol):
 
     def runner(
         self,
-        decoder: Decoder,
+        decoder: ServedModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
@@ -119,7 +120,7 @@ class CpuBackend:
             is_rounded = config.cpu_activations == "int8"
             self.parts = CompiledParts(self._team, rounds_activations=is_rounded)
 
-    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
         """See ``Backend``."""
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
 
@@ -136,7 +137,7 @@ class CpuBackend:
 
     def runner(
         self,
-        decoder: Decoder,
+        decoder: ServedModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
@@ -152,9 +153,13 @@ class CpuBackend:
             copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
         selection = Selection(shape, compression, rows)
         attention = SelectiveAttention(
-            shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
+            *(shape, pool, len(rows.seed), copy_bytes, selection),
+            is_steady=decoder.rounds_inputs,
+            sinks=decoder.sinks,
         )
-        fused = fused_step(decoder, pool.page_size) if pool.codec is None else None
+        fused = None
+        if isinstance(decoder, Decoder) and pool.codec is None:
+            fused = fused_step(decoder, pool.page_size)
         if fused is None:
             pace = self._pace(is_fused=False)
             return Runner(decoder, attention, pool, rows, processors, pace)
@@ -229,7 +234,7 @@ class DeviceBackend:
         lines, of = upload(torch.stack((index, rows)).numpy(), logits.device)
         self._kernels.penalise(logits, lines, of, columns)
 
-    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
         """See ``Backend``.
 
         Raises:
@@ -269,7 +274,7 @@ class DeviceBackend:
 
     def runner(
         self,
-        decoder: Decoder,
+        decoder: ServedModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
@@ -279,7 +284,7 @@ class DeviceBackend:
         # Graphs that are captured from here on hold the address of the shared scratch: it must not
         # grow.
         self._parts.seal()
-        table = decoder.rotary.cosines_and_sines()
+        table = decoder.rotation_table()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
         attention = device_attention(
             decoder.spec.attention,

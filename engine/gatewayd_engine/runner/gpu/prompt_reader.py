@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.draft_slots import SlotAttention
 from gatewayd_engine.kernels.transfers import upload
-from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.served_model import ServedModel
 from gatewayd_engine.runner.gpu.draft_slots import (
     MOST_SLOTS,
     DraftLinesInput,
@@ -29,7 +29,9 @@ class PromptReader:
         attention: attention over the rows' pages.
     """
 
-    def __init__(self, decoder: Decoder, slots: DraftSlotInputs, attention: SlotAttention) -> None:
+    def __init__(
+        self, decoder: ServedModel, slots: DraftSlotInputs, attention: SlotAttention
+    ) -> None:
         self._decoder = decoder
         self._slots = slots
         self._attention = attention

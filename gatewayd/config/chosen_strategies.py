@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gatewayd.config.strategies import AUTO, NONE, KindTable, QuantizerTable, StrategyTable
+from gatewayd.config.strategies import AUTO, NATIVE, NONE, KindTable, QuantizerTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError
@@ -20,6 +20,7 @@ _NO_STRATEGY = {
     Kind.KV_CODEC: (NONE,),
     Kind.KV_COMPRESSION: (NONE,),
     Kind.QUANTIZER: (NONE, AUTO),
+    Kind.MODEL_BACKEND: (NATIVE, AUTO),
     Kind.TOOL_PARSER: (NONE, AUTO),
     Kind.REASONING_PARSER: (NONE, AUTO),
 }
@@ -34,6 +35,11 @@ def names_in(table: KindTable) -> list[str]:
     return list(names)
 
 
+def _names(config: Config, kind: Kind, table: KindTable) -> list[str]:
+    # The model's backend is chosen beside its path; the kind's table has settings only.
+    return [config.model.backend] if kind is Kind.MODEL_BACKEND else names_in(table)
+
+
 def chosen_in(table: KindTable) -> list[tuple[str, dict[str, Any]]]:
     """The strategies of a kind with their settings."""
     return [(name, table.settings(name)) for name in names_in(table)]
@@ -45,7 +51,7 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
         table: Any = getattr(config, kind.value, None)
         if table is None:
             continue  # a kind without strategies, which only has hooks
-        for name in names_in(table):
+        for name in _names(config, kind, table):
             if name not in _NO_STRATEGY.get(kind, ()):
                 yield kind, name, table
         if isinstance(table, QuantizerTable):
@@ -122,14 +128,15 @@ def shown_kinds(config: Config) -> list[dict[str, Any]]:
     for kind in Kind:
         table = getattr(config, kind.value, None)
         if isinstance(table, KindTable):
+            names = _names(config, kind, table)
             settings = {
                 name: {
                     key: "***" if _is_hidden(hidden, kind, name, key) else value
                     for key, value in table.settings(name).items()
                 }
-                for name in names_in(table)
+                for name in names
             }
-            found.append({"kind": kind.value, "names": names_in(table), "settings": settings})
+            found.append({"kind": kind.value, "names": names, "settings": settings})
     return found
 
 

@@ -12,6 +12,9 @@ NONE = "none"
 AUTO = "auto"
 """Leaves the choice to the checkpoint, or to the model's chat template."""
 
+NATIVE = "native"
+"""Chooses the engine's own decoder instead of a model backend."""
+
 
 class KindTable(BaseModel):
     """Table of a strategy kind, with a sub-table of settings for each strategy by name."""
@@ -95,6 +98,10 @@ class QuantizerTable(StrategyTable):
     @classmethod
     def _refuse_repetition(cls, names: list[str]) -> list[str]:
         return _each_once(names)
+
+
+class ModelBackendTable(KindTable):
+    """Settings of model backends; ``[model] backend`` chooses one."""
 
 
 class SpecControllerTable(StrategyTable):

@@ -33,6 +33,7 @@ from gatewayd.config.strategies import (
     KvCompressionTable,
     KvTierTable,
     LogitsProcessorTable,
+    ModelBackendTable,
     PreemptionTable,
     PrefixCacheTable,
     ProtocolTable,
@@ -106,6 +107,7 @@ class ModelTable(ConfigTable):
 
     path: str | None = None
     served_name: str | None = Field(default=None, min_length=1, max_length=256)
+    backend: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_model_len: int | None = Field(default=None, ge=1)
     dummy_weights: bool = False
@@ -257,6 +259,7 @@ class Config(BaseSettings):
     eviction: EvictionTable = EvictionTable()
     preemption: PreemptionTable = PreemptionTable()
     quantizer: QuantizerTable = QuantizerTable()
+    model_backend: ModelBackendTable = ModelBackendTable()
     guide: GuideTable = GuideTable()
     drafter: DrafterTable = DrafterTable()
     spec_controller: SpecControllerTable = SpecControllerTable()

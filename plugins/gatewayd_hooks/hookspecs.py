@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.kv_compression import KvCompressionStrategy
     from gatewayd_hooks.kv_tiers import KvTierStrategy
     from gatewayd_hooks.logits import LogitsProcessor
+    from gatewayd_hooks.model_backends import ModelBackendStrategy
     from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.protocols import ProtocolStrategy
@@ -82,6 +83,12 @@ def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
 @hookspec
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
     """Provide quantizers. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_model_backends() -> Sequence[StrategyInfo[ModelBackendStrategy]]:
+    """Provide model backends. Engine process."""
     raise AssertionError("a specification is not called")
 
 

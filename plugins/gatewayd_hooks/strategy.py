@@ -47,6 +47,7 @@ class Kind(StrEnum):
     KV_CODEC = "kv_codec"
     KV_COMPRESSION = "kv_compression"
     QUANTIZER = "quantizer"
+    MODEL_BACKEND = "model_backend"
     OBSERVER = "observer"
     CONSOLE = "console"
 

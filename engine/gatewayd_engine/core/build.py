@@ -15,13 +15,15 @@ from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.kv.codec import Codec, PoolFormat, pool_format
 from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
-from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.matmul_plugins import open_matmul_plugins
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import dummy, read
+from gatewayd_engine.model.model_backend import NATIVE, PluginBackend, choose_backend
 from gatewayd_engine.model.parts import LayerParts, with_matmul_plugins
+from gatewayd_engine.model.plugin_model import PluginWeights, load_plugin_model
 from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
-from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.model.servable import ServableModel, ServableSpec
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.messages import ModelInfo
@@ -76,9 +78,14 @@ def assemble(
     if config.max_batch_tokens < 1 or config.max_running < 1:
         raise EngineConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
-    spec = read_spec(folder, config.max_model_len)
     check_compression_device(config)
     plugin_times = PluginTimes(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+    chosen = choose_backend(config, host, plugin_times)
+    plugin = chosen if isinstance(chosen, PluginBackend) else None
+    spec: ServableSpec = chosen.spec if isinstance(chosen, PluginBackend) else chosen
+    config = config.with_choices(
+        Kind.MODEL_BACKEND, [StrategyChoice(NATIVE) if plugin is None else plugin.choice]
+    )
     quantization = open_quantizer(config, host, plugin_times, spec)
     # The choice may come from the checkpoint; strategies and KV fingerprints use the resolved one.
     config = config.with_choices(
@@ -87,7 +94,9 @@ def assemble(
     matmul_plugins = open_matmul_plugins(config, host, plugin_times)
     # Read all headers before any weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
-    checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
+    checkpoint = None
+    if isinstance(chosen, ModelSpec) and not config.dummy_weights:
+        checkpoint = Checkpoint.open(folder, chosen, scheme)
     backend = backend_for(config, progress)
     dtype = _dtype(config, backend)
     head_dim, decodes = spec.attention.head_dim, backend.elements is None
@@ -95,10 +104,12 @@ def assemble(
 
     # Loaded once: early by a backend that measures the memory left, otherwise after the strategies.
     @cache
-    def decoder() -> Decoder:
+    def decoder() -> ServableModel:
         quantizer = None if quantization is None else quantization.quantize
         parts = with_matmul_plugins(backend.parts, matmul_plugins)
-        return _decoder(config, checkpoint, spec, dtype, parts, progress, quantizer, form)
+        if isinstance(chosen, PluginBackend):
+            return _plugin_model(config, chosen, dtype, parts, progress, quantizer)
+        return _decoder(config, checkpoint, chosen, dtype, parts, progress, quantizer, form)
 
     # Most backends do not need the loaded model for this.
     kv_bytes = backend.kv_bytes(decoder)
@@ -158,6 +169,8 @@ def assemble(
     )
     # Strategies first: a wrong name, or a failing codec, should not wait for the weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
+    if plugin is not None:
+        fixed[Kind.MODEL_BACKEND] = plugin.watched
     strategies = Strategies(config, host, resources, plugin_times, fixed, matmul_plugins)
     codec = None
     if strategies.codec is not None and record is not None and decodes:
@@ -217,7 +230,7 @@ def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
 
 
 def _draft_reserve(
-    config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int
+    config: EngineConfig, host: PluginHost, spec: ServableSpec, dtype: torch.dtype, kv_bytes: int
 ) -> int:
     """Return the bytes of KV memory that the draft model needs, also when it is quarantined.
 
@@ -241,7 +254,7 @@ def _needed(
     choice: StrategyChoice,
     config: EngineConfig,
     host: PluginHost,
-    spec: ModelSpec,
+    spec: ServableSpec,
     dtype: torch.dtype,
 ) -> int:
     drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
@@ -266,7 +279,7 @@ def _drafter_weights(config: EngineConfig, host: PluginHost) -> int:
 
 
 def _num_pages(
-    config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, draft_reserve: int
+    config: EngineConfig, spec: ServableSpec, each: int, kv_bytes: int, draft_reserve: int
 ) -> int:
     if not 1 <= config.page_size <= 256:
         raise EngineConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
@@ -293,6 +306,26 @@ def _num_pages(
     return int(min(fit, most))
 
 
+def _plugin_model(
+    config: EngineConfig,
+    plugin: PluginBackend,
+    dtype: torch.dtype,
+    parts: LayerParts,
+    progress: Callable[[str, float], None],
+    quantizer: Quantizer | None,
+) -> ServableModel:
+    def report(part: float) -> None:
+        progress("loading weights", part)
+
+    folder = Path(config.model)
+    weights = PluginWeights(folder, dtype, config.device, parts, quantizer, report)
+    model = load_plugin_model(plugin.watched, plugin.spec, weights)
+    if quantizer is not None:
+        quantizer.warn_unmatched()
+    _log.info("model weights: %s", mib(model.weight_bytes))
+    return model
+
+
 def _decoder(
     config: EngineConfig,
     checkpoint: Checkpoint | None,
@@ -302,7 +335,7 @@ def _decoder(
     progress: Callable[[str, float], None],
     quantizer: Quantizer | None,
     form: PoolFormat | None,
-) -> Decoder:
+) -> ServableModel:
     stage = "making dummy weights" if config.dummy_weights else "loading weights"
 
     def report(part: float) -> None:

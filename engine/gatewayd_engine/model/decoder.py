@@ -178,7 +178,7 @@ class Decoder:
         return self._rotary
 
     def rotation_table(self) -> torch.Tensor:
-        """See ``ServedModel``."""
+        """See ``ServableModel``."""
         return self._rotary.cosines_and_sines()
 
     def hidden(

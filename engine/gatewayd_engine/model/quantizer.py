@@ -9,7 +9,8 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
-from gatewayd_engine.model.spec import ModelSpec, SpecError
+from gatewayd_engine.model.servable import ServableSpec
+from gatewayd_engine.model.spec import SpecError
 from gatewayd_engine.model.weights import validated
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
@@ -91,7 +92,7 @@ class Quantizer:
 
 
 def open_quantizer(
-    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes, spec: ModelSpec
+    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes, spec: ServableSpec
 ) -> Quantization | None:
     """Open the quantizer that the configuration and the checkpoint ask for; None for none.
 
@@ -123,7 +124,7 @@ def open_quantizer(
         raise
 
 
-def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> StrategyChoice | None:
+def _choice(config: EngineConfig, host: PluginHost, spec: ServableSpec) -> StrategyChoice | None:
     """Return the quantizer to open, with ``auto`` resolved.
 
     Raises:
@@ -176,7 +177,7 @@ def _scheme(
     choice: StrategyChoice,
     strategy: QuantizerStrategy,
     watched: Any,  # noqa: ANN401 - the strategy with timed calls
-    spec: ModelSpec,
+    spec: ServableSpec,
 ) -> Scheme:
     """Return the storage format of the checkpoint's matrices.
 

@@ -14,7 +14,7 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rope_config import RopeSpec, read_rope
 from gatewayd_hooks.quantization import Announcement
 
-__all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]
+__all__ = ["ModelSpec", "MoeSpec", "SpecError", "UnsupportedModel", "read_spec"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +31,10 @@ ANNOUNCED = ("quantization_config", "compression_config")
 MOST_LAYERS = 4096
 MOST_EXPERTS = 1 << 18
 """Limit of experts in all layers together: tensor names are generated before files are opened."""
+
+
+class UnsupportedModel(SpecError):
+    """The decoder has no such architecture or operation; a plugin may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +182,7 @@ def _architecture(config: JsonFields) -> str:
         if name in FAMILIES:
             return name
     shown = ", ".join(named) or model_type or "(none named)"
-    raise SpecError(
+    raise UnsupportedModel(
         f"{config.where}: architecture {shown} is not supported; supported are"
         f" {', '.join(FAMILIES)}"
     )
@@ -186,7 +190,7 @@ def _architecture(config: JsonFields) -> str:
 
 def _refuse_unsupported(config: JsonFields) -> None:
     if config.flag("use_bidirectional_attention", False):
-        raise SpecError(f"{config.where}: use_bidirectional_attention is not supported")
+        raise UnsupportedModel(f"{config.where}: use_bidirectional_attention is not supported")
     if "auto_map" in config:
         _log.warning("config.json names custom code in auto_map; it is not run")
 
@@ -212,7 +216,7 @@ def _quantization(folder: Path, config: JsonFields) -> Announcement | None:
 def _activation(config: JsonFields, family: Family) -> str:
     named = config.text("hidden_activation", config.text("hidden_act", family.activation))
     if named not in ACTIVATIONS:
-        raise SpecError(
+        raise UnsupportedModel(
             f"{config.where}: activation {named!r} is not supported; supported are"
             f" {', '.join(ACTIVATIONS)}"
         )

@@ -67,6 +67,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     drafter: StrategyChoice | None = None
     """None disables speculative decoding."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
+    model_backend: StrategyChoice = StrategyChoice("auto")
+    """``native`` is the engine's own decoder; ``auto``, with settings by backend name, takes it
+    where it can serve the model, else ``transformers``."""
     quantizer: StrategyChoice | None = None
     """None uses weights as stored; ``auto``, with settings by quantizer name, selects the one that
     the checkpoint specifies, if any."""
@@ -163,5 +166,5 @@ ENGINE_KINDS = tuple(
 )
 """The kinds that engines load, each with a field of its own."""
 
-FIXED_KINDS = (Kind.KV_CODEC, Kind.QUANTIZER)
-"""Kinds that cannot be swapped while an engine runs: stored data depends on their format."""
+FIXED_KINDS = (Kind.KV_CODEC, Kind.QUANTIZER, Kind.MODEL_BACKEND)
+"""Kinds that cannot be swapped while an engine runs: stored data depends on them."""

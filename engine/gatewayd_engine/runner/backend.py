@@ -26,7 +26,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.device_parts import DeviceParts
 from gatewayd_engine.model.fused_step import fused_step
 from gatewayd_engine.model.parts import LayerParts, PlainParts
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process import threads
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
@@ -71,7 +71,7 @@ class Backend(Protocol):
     offered: CaptureLaunches | None
     elements: Callable[[], tuple[torch.dtype, ...]] | None
 
-    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
+    def kv_bytes(self, load: Callable[[], ServableModel]) -> int:
         """Return the memory for keys and values, in bytes.
 
         Args:
@@ -86,7 +86,7 @@ class Backend(Protocol):
 
     def runner(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
@@ -120,7 +120,7 @@ class CpuBackend:
             is_rounded = config.cpu_activations == "int8"
             self.parts = CompiledParts(self._team, rounds_activations=is_rounded)
 
-    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
+    def kv_bytes(self, load: Callable[[], ServableModel]) -> int:
         """See ``Backend``."""
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
 
@@ -137,7 +137,7 @@ class CpuBackend:
 
     def runner(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
@@ -234,7 +234,7 @@ class DeviceBackend:
         lines, of = upload(torch.stack((index, rows)).numpy(), logits.device)
         self._kernels.penalise(logits, lines, of, columns)
 
-    def kv_bytes(self, load: Callable[[], ServedModel]) -> int:
+    def kv_bytes(self, load: Callable[[], ServableModel]) -> int:
         """See ``Backend``.
 
         Raises:
@@ -274,7 +274,7 @@ class DeviceBackend:
 
     def runner(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,

@@ -17,7 +17,7 @@ from gatewayd_engine.kv.host_transfers import HostTransfers
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.fused_step import Draws, FusedStep, StepOutputs
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.cpu_steps import StepInFlight, check_chunks, needs_tokens_alone
@@ -95,7 +95,7 @@ class Runner:
 
     def __init__(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         attention: AttentionBackend,
         pool: KvPool,
         rows: RunningBatch,

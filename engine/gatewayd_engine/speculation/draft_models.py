@@ -15,7 +15,7 @@ from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import LayerParts
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu.draft_model import PAGE_SIZE
 from gatewayd_hooks.resources import DraftModel
@@ -31,9 +31,9 @@ class DraftTarget:
     def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
         self.hidden_size = hidden_size
         self.dtype = dtype
-        self._decoder: ServedModel | None = None
+        self._decoder: ServableModel | None = None
 
-    def set_model(self, decoder: ServedModel) -> None:
+    def set_model(self, decoder: ServableModel) -> None:
         """Set the loaded model."""
         self._decoder = decoder
 
@@ -47,7 +47,7 @@ class DraftTarget:
         """See ``TargetModel``."""
         return self._loaded().logits(hidden)
 
-    def _loaded(self) -> ServedModel:
+    def _loaded(self) -> ServableModel:
         if self._decoder is None:
             raise RuntimeError("the model is not loaded yet")
         return self._decoder

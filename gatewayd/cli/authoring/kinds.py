@@ -95,6 +95,13 @@ KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
         TemplateSetting("group_size", 32, 1, "Weights of a row per quantization group."),
         ("torch>=2.11",),
     ),
+    Kind.MODEL_BACKEND: KindTemplate(
+        "model",
+        "Backend",
+        "Serves models of one layer: attention and nothing else.",
+        None,
+        ("torch>=2.11", "safetensors>=0.5"),
+    ),
     Kind.LOGITS_PROCESSOR: KindTemplate(
         "logits",
         "Processor",

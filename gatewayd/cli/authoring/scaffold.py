@@ -208,5 +208,7 @@ def _example(kind: Kind, name: str) -> str:
             return f'[{kind}]\nstrategies = ["anthropic", "ollama", "{name}"]'
         case Kind.KV_TIER:
             return f'[{kind}]\nstrategies = ["{name}"]'
+        case Kind.MODEL_BACKEND:
+            return f'[model]\nbackend = "{name}"'
         case _:
             return f'[{kind}]\nstrategy = "{name}"'

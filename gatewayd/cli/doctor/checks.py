@@ -14,7 +14,7 @@ from pathlib import Path
 from gatewayd.cli.doctor.finding import Finding
 from gatewayd.cli.doctor.weights import expected_bytes, files_of_weights
 from gatewayd.config.device_defaults import sizes
-from gatewayd.config.strategies import NONE
+from gatewayd.config.strategies import NATIVE, NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
 
@@ -132,7 +132,8 @@ def model(config: Config) -> Finding:
         architecture = str((described.get("architectures") or ["none"])[0])
     except (OSError, ValueError, AttributeError) as error:
         return Finding("model", "failure", f"{folder} is not a Hugging Face checkpoint: {error}")
-    if architecture not in ARCHITECTURES:
+    # Another backend may have it, which the check of the backend asks.
+    if architecture not in ARCHITECTURES and config.model.backend == NATIVE:
         known = ", ".join(sorted(ARCHITECTURES))
         text = f"{folder}: {architecture} is not served; these are: {known}"
         return Finding("model", "failure", text)

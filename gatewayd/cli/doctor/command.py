@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
+from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, named_folder, print_json
+from gatewayd.cli.doctor import (
+    backend as checks_backend,
+)
 from gatewayd.cli.doctor import (
     checks,
 )
@@ -44,15 +48,23 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     checks_service.confinement,
     checks.port,
     checks.model,
+    checks_backend.backend,
     checks_weights.weights,
     checks.plugins,
 )
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
 
 
-def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check this machine and the configuration; exit status 1 if something would not work."""
-    loaded = load_config(config).config
+Model = Annotated[
+    str | None,
+    typer.Argument(help="Folder of a checkpoint to check instead of [model] path, or nano."),
+]
+
+
+def doctor(model: Model = None, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Check this machine, the configuration and a model; exit status 1 if something is wrong."""
+    flags = {} if model is None else {"model.path": named_folder(model)}
+    loaded = load_config(config, flags).config
     findings = [check(loaded) for check in CHECKS]
     is_fit = all(finding.state != "failure" for finding in findings)
     if as_json:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Sized
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewayd.cli.doctor.finding import Finding
-from gatewayd.config.strategies import AUTO, NONE
+from gatewayd.config.strategies import AUTO, NATIVE, NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
 from gatewayd_engine.model.loading.shards import weight_files
-from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
+from gatewayd_engine.model.spec import ModelSpec, SpecError, UnsupportedModel, read_spec
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
@@ -30,19 +31,40 @@ def weights(config: Config) -> Finding:
         return Finding("weights", "ok", "random, because of [model] dummy_weights")
     try:
         folder = model_folder(config)
-        spec = read_spec(folder, config.model.max_model_len)
+        spec = _spec(config, folder)
         # GGUF headers were already checked by read_spec.
         is_gguf = has_gguf(folder)
         paths = files_of_weights(folder) if is_gguf else weight_files(folder)
         found = [] if is_gguf else [read_header(path) for path in paths]
     except (SpecError, LoadError, OSError) as error:
         return Finding("weights", "failure", str(error))
+    if spec is None:
+        return Finding("weights", "ok", _text(paths, found))
     if problem := _problem(config, spec):
         return Finding("weights", "failure", problem)
+    return Finding("weights", "ok", f"{_text(paths, found)}{_how(spec, is_gguf=is_gguf)}")
+
+
+def _text(paths: Sequence[Path], headers: Sequence[Sized]) -> str:
     size = sum(path.stat().st_size for path in paths)
-    count = "" if is_gguf else f", {sum(map(len, found))} tensors"
-    text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec, is_gguf=is_gguf)}"
-    return Finding("weights", "ok", text)
+    count = f", {sum(map(len, headers))} tensors" if headers else ""
+    return f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}"
+
+
+def _spec(config: Config, folder: Path) -> ModelSpec | None:
+    """Return the spec of the engine's own decoder; None if another backend may serve the model.
+
+    Raises:
+        SpecError: the checkpoint cannot be served.
+    """
+    if config.model.backend not in (NATIVE, AUTO):
+        return None
+    try:
+        return read_spec(folder, config.model.max_model_len)
+    except UnsupportedModel:
+        if config.model.backend == NATIVE:
+            raise
+        return None
 
 
 def files_of_weights(folder: Path) -> list[Path]:

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gatewayd.config.device_defaults import sizes
-from gatewayd.config.strategies import AUTO, NONE, KindTable, QuantizerTable, StrategyTable
+from gatewayd.config.strategies import (
+    AUTO,
+    NONE,
+    KindTable,
+    ModelBackendTable,
+    QuantizerTable,
+    StrategyTable,
+)
 from gatewayd.config.tables import Config
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
@@ -121,6 +128,7 @@ def engine_config(config: Config) -> EngineConfig:
         prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),
         preemption=_choice(config.preemption.strategy, config.preemption),
+        model_backend=_model_backend(model.backend, config.model_backend),
         quantizer=_quantizer(config.quantizer),
         quantizer_skip=config.quantizer.skip,
         quantizer_kernels=[_choice(name, config.quantizer) for name in config.quantizer.kernels],
@@ -164,6 +172,13 @@ def engine_config(config: Config) -> EngineConfig:
 
 def _optional(table: StrategyTable) -> StrategyChoice | None:
     return None if table.strategy == NONE else _choice(table.strategy, table)
+
+
+def _model_backend(name: str, table: ModelBackendTable) -> StrategyChoice:
+    """The choice; for ``auto`` the tables of all, as for ``_quantizer``."""
+    if name == AUTO:
+        return StrategyChoice(AUTO, dict(table.model_extra or {}))
+    return _choice(name, table)
 
 
 def _quantizer(table: QuantizerTable) -> StrategyChoice | None:

@@ -13,6 +13,7 @@ from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
+from gatewayd_hooks.model_backends import ModelBackendStrategy
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.protocols import ProtocolStrategy
@@ -58,6 +59,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.KV_CODEC: KindSpec("gatewayd_kv_codecs", KvCodecStrategy),
     Kind.KV_COMPRESSION: KindSpec("gatewayd_kv_compressions", KvCompressionStrategy),
     Kind.QUANTIZER: KindSpec("gatewayd_quantizers", QuantizerStrategy),
+    Kind.MODEL_BACKEND: KindSpec("gatewayd_model_backends", ModelBackendStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
     Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.draft_slots import MixedAttend, SlotAttention
 from gatewayd_engine.attention.gpu_api import DeviceAttention
 from gatewayd_engine.attention.step_inputs import SlotInputs
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_slots import DraftLinesInput, DraftSlotInputs, flat_of
@@ -42,7 +42,7 @@ from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.step_batch import StepBatch
 
 
-def drafted_bytes(decoder: ServedModel, max_lines: int) -> int:
+def drafted_bytes(decoder: ServableModel, max_lines: int) -> int:
     """Return the memory of persistent tensors: logits, hidden states and attention outputs."""
     spec = decoder.spec
     states = spec.hidden_size + spec.num_heads * spec.head_dim
@@ -73,7 +73,7 @@ class DraftedSteps:
         max_lines: most sequences of a step.
     """
 
-    _decoder: ServedModel
+    _decoder: ServableModel
     _attention: DeviceAttention
     _slots: SlotAttention
     _state: DeviceRows

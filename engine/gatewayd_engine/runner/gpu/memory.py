@@ -12,7 +12,7 @@ from gatewayd_engine.attention.flashinfer.workspaces import device_bytes
 from gatewayd_engine.attention.triton_decode import MOST_KINDS
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.attention_api import RotatingAttend
-from gatewayd_engine.model.served_model import ServedModel, ServedSpec
+from gatewayd_engine.model.servable import ServableModel, ServableSpec
 from gatewayd_engine.runner.gpu.cuda_graphs import sizes
 from gatewayd_engine.runner.gpu.draft_model import captured_lines, num_captured_guesses
 from gatewayd_engine.runner.gpu.draft_steps import drafted_bytes
@@ -83,7 +83,7 @@ def kv_cache_bytes(usage: MemoryUsage, utilization: float) -> int:
 
 @torch.inference_mode()
 def measure(
-    decoder: ServedModel,
+    decoder: ServableModel,
     kernels: Kernels,
     max_tokens: int,
     max_lines: int,
@@ -121,7 +121,7 @@ def measure(
 
 
 def bytes_after_profiling(
-    decoder: ServedModel,
+    decoder: ServableModel,
     max_tokens: int,
     max_lines: int,
     *,
@@ -161,7 +161,7 @@ def bytes_after_profiling(
     )
 
 
-def _of_drafter(decoder: ServedModel, max_lines: int) -> int:
+def _of_drafter(decoder: ServableModel, max_lines: int) -> int:
     """Return the bytes of a drafter's captured launches: graphs, largest logits and probabilities.
 
     Draft heads that predict one token each have several rows of logits per sequence, and so smaller
@@ -175,7 +175,7 @@ def _of_drafter(decoder: ServedModel, max_lines: int) -> int:
     return max(heads, model) * spec.vocab_size + graphs * _EXECUTABLE
 
 
-def _of_experts(spec: ServedSpec, num_tokens: int, itemsize: int) -> int:
+def _of_experts(spec: ServableSpec, num_tokens: int, itemsize: int) -> int:
     """Return the bytes of expert activations in a captured step of ``num_tokens`` tokens.
 
     Layers reuse each other's memory. Intermediate activations may also be stored quantized.
@@ -199,7 +199,7 @@ def log_free(device: torch.device, utilization: float) -> None:
 
 
 def run_largest(
-    decoder: ServedModel,
+    decoder: ServableModel,
     kernels: Kernels,
     max_tokens: int,
     max_lines: int,

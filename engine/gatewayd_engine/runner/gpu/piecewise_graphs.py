@@ -19,7 +19,7 @@ import torch
 
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.model.attention_api import RotatingAttend
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.runner.gpu.cuda_graphs import Between, Capture, Graphs, PiecewiseLaunches
 
 _TOKENS = (16, 32, 64, 128, 192, 256, 384, 512)
@@ -71,7 +71,7 @@ class PiecewiseGraphs:
 
     def __init__(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         inputs: StepInputs,
         at: Sequence[int],
         capture: Capture,
@@ -92,7 +92,7 @@ class PiecewiseGraphs:
         )
 
     @staticmethod
-    def num_bytes(decoder: ServedModel, most: int) -> int:
+    def num_bytes(decoder: ServableModel, most: int) -> int:
         """Return the memory of persistent tensors, for steps of at most ``most`` tokens."""
         spec = decoder.spec
         heads = 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
@@ -119,7 +119,7 @@ class PiecewiseGraphs:
                 so does the step, which has computed no more than the heads of its first layer.
 
         Returns:
-            As ``ServedModel.hidden``, ``[num_tokens, hidden]``; valid until the next step.
+            As ``ServableModel.hidden``, ``[num_tokens, hidden]``; valid until the next step.
         """
         heads = self._heads[:num_tokens]
         attend: RotatingAttend | None = None

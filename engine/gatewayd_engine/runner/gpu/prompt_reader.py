@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.draft_slots import SlotAttention
 from gatewayd_engine.kernels.transfers import upload
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.runner.gpu.draft_slots import (
     MOST_SLOTS,
     DraftLinesInput,
@@ -30,7 +30,7 @@ class PromptReader:
     """
 
     def __init__(
-        self, decoder: ServedModel, slots: DraftSlotInputs, attention: SlotAttention
+        self, decoder: ServableModel, slots: DraftSlotInputs, attention: SlotAttention
     ) -> None:
         self._decoder = decoder
         self._slots = slots

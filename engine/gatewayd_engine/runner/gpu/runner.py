@@ -17,7 +17,7 @@ from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.transfers import HostCopier, upload
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CapturedStep, Graphs, LaunchEach, Replay
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_steps import DraftedSteps
@@ -64,7 +64,7 @@ class DeviceRunner:
 
     def __init__(
         self,
-        decoder: ServedModel,
+        decoder: ServableModel,
         attention: DeviceAttention,
         pool: KvPool,
         rows: RunningBatch,

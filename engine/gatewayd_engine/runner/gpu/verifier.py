@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.transfers import HostCopier, upload
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.served_model import ServedModel
+from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_slots import aligned
@@ -87,7 +87,7 @@ class Verifier:
         launch: runs a batch without drafts.
     """
 
-    _decoder: ServedModel
+    _decoder: ServableModel
     _pool: KvPool
     _rows: RunningBatch
     _processors: GuidedProcessors

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement
 
 
-class ServedSpec(Protocol):
+class ServableSpec(Protocol):
     """Sizes of a model, known before its weights are read; see ``ModelSpec``."""
 
     @property
@@ -60,7 +60,7 @@ class ServedSpec(Protocol):
     def attention(self) -> AttentionShape: ...  # noqa: D102
 
 
-class ServedModel(Protocol):
+class ServableModel(Protocol):
     """A model with its weights; stateless between calls, which are in ``torch.inference_mode``.
 
     Attributes:
@@ -86,7 +86,7 @@ class ServedModel(Protocol):
     sinks: Sequence[torch.Tensor] | None
 
     @property
-    def spec(self) -> ServedSpec:
+    def spec(self) -> ServableSpec:
         """Sizes of the model."""
 
     def rotation_table(self) -> torch.Tensor:

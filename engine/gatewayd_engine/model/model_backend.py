@@ -1,0 +1,113 @@
+"""Choice of the backend that builds a model's layers: the engine's own decoder or a plugin."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gatewayd_engine.model.gguf.files import has_gguf
+from gatewayd_engine.model.json_fields import JsonFields, SpecError
+from gatewayd_engine.model.plugin_model import PluginSpec
+from gatewayd_engine.model.spec import ANNOUNCED, ModelSpec, UnsupportedModel, read_spec
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
+from gatewayd_hooks.model_backends import ModelBackendResources
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+AUTO, NATIVE = "auto", "native"
+FALLBACK = "transformers"
+"""The plugin that ``auto`` takes where the engine's own decoder cannot serve."""
+_KIND = Kind.MODEL_BACKEND
+
+
+@dataclass(frozen=True, slots=True)
+class PluginBackend:
+    """An opened model backend.
+
+    Attributes:
+        choice: its name and settings.
+        watched: the strategy, whose calls are timed.
+        spec: of the model, from it.
+    """
+
+    choice: StrategyChoice
+    watched: Any
+    spec: PluginSpec
+
+
+def choose_backend(
+    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes
+) -> ModelSpec | PluginBackend:
+    """Return the native spec of the model, or the plugin that serves it.
+
+    Raises:
+        SpecError: the model cannot be served.
+        EngineConfigError: the configuration asks a plugin for what only ``native`` can do.
+        PluginError: the plugin cannot be loaded.
+    """
+    folder, choice = Path(config.model), config.model_backend
+    if choice.name == NATIVE:
+        return read_spec(folder, config.max_model_len)
+    if choice.name != AUTO:
+        return _opened(config, host, plugin_times, choice)
+    try:
+        return read_spec(folder, config.max_model_len)
+    except UnsupportedModel as error:
+        chosen = StrategyChoice(FALLBACK, choice.settings.get(FALLBACK, {}))
+        if FALLBACK not in {row.name for row in host.report() if row.kind == _KIND}:
+            raise
+        try:
+            found = _opened(config, host, plugin_times, chosen)
+        except SpecError as other:
+            raise SpecError(f"{error}; {other}") from other
+        _log.info("model backend: %s, since native cannot serve it: %s", FALLBACK, error)
+        return found
+
+
+def _opened(
+    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes, choice: StrategyChoice
+) -> PluginBackend:
+    who = f"{_KIND}.{choice.name}"
+    if [_KIND, choice.name] in config.quarantined:
+        raise EngineConfigError(f"{who} is quarantined because an engine crashed in it")
+    _refuse_unread(config, who)
+    strategy = host.strategy(_KIND, choice.name, choice.settings)
+    watched = plugin_times.watch(_KIND, choice.name, strategy)
+    try:
+        watched.open(ModelBackendResources(config.model, config.device, config.max_model_len))
+        spec = PluginSpec(watched.facts())
+    except ValueError as error:
+        watched.close()
+        raise SpecError(str(error)) from error
+    except BaseException:
+        watched.close()
+        raise
+    if spec.facts.has_sinks and (config.device != "cpu" or config.kv_compression is not None):
+        watched.close()
+        raise EngineConfigError(
+            f"{spec.architecture} has attention sinks, which are served on a CPU and without"
+            " [kv_compression] only"
+        )
+    return PluginBackend(choice, watched, spec)
+
+
+def _refuse_unread(config: EngineConfig, who: str) -> None:
+    folder = Path(config.model)
+    if config.dummy_weights:
+        raise EngineConfigError(
+            f"[model] dummy_weights works with [model] backend native, not {who}"
+        )
+    if has_gguf(folder):
+        raise SpecError(f"{folder}: {who} reads no gguf files")
+    fields = JsonFields.of_file(folder / "config.json")
+    for name in ANNOUNCED:
+        if fields.raw(name) is not None:
+            raise SpecError(
+                f"{fields.where}: {name}: {who} reads float checkpoints only; [quantizer] strategy"
+                " quantizes them while they are loaded"
+            )

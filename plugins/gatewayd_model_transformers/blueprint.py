@@ -1,0 +1,205 @@
+"""A model without weights: its class, its trace, and what the engine must know of it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AutoConfig
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from gatewayd_hooks.model_backends import ModelFacts
+from gatewayd_hooks.resources import KvShape
+from gatewayd_model_transformers.attention import SERVING, LayerHeads, attention
+from gatewayd_model_transformers.tracing import (
+    TRACING,
+    AttentionCall,
+    ModelTrace,
+    Tracer,
+    Unservable,
+)
+
+_LEAST_MODEL_LEN = 1
+_DEFAULT_MODEL_LEN = 1 << 20
+"""Context length of a model whose config.json names none."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blueprint:
+    """A traced model.
+
+    Attributes:
+        model: of transformers, on the meta device.
+        trace: of it.
+        facts: for the engine.
+        layers: padding of each attention call's heads.
+        first_position: of a sequence; above 0 in models that count from their padding id.
+    """
+
+    model: Any
+    trace: ModelTrace
+    facts: ModelFacts
+    layers: tuple[LayerHeads, ...]
+    first_position: int
+
+
+def trace_model(folder: str, max_model_len: int | None) -> Blueprint:
+    """Build the model of a folder on the meta device, and trace it.
+
+    Raises:
+        ValueError: it cannot be served; the message names it.
+    """
+    config = _config(folder)
+    architecture = (getattr(config, "architectures", None) or [config.model_type])[0]
+    try:
+        model = _build(config)
+        first = _first_position(model)
+        length = _model_len(config, max_model_len, first)
+        trace = Tracer(model, length).run()
+        facts, layers = _facts(config, architecture, model, trace, length)
+    except Unservable as error:
+        raise ValueError(
+            f"{architecture} is not served by the model backend transformers: {error}"
+        ) from error
+    AttentionInterface.register(SERVING, attention)
+    model.set_attn_implementation(SERVING)
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("grouped_mm")
+    return Blueprint(model, trace, facts, layers, first)
+
+
+def _config(folder: str) -> Any:  # noqa: ANN401
+    path = Path(folder) / "config.json"
+    try:
+        values, _ = AutoConfig.for_model("llama").get_config_dict(folder, local_files_only=True)
+        known = values.get("model_type")
+        if known not in CONFIG_MAPPING:
+            own = (
+                ", and the code that its auto_map names is not run" if "auto_map" in values else ""
+            )
+            raise ValueError(f"{path}: transformers has no model_type {known!r}{own}")
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _build(config: Any) -> Any:  # noqa: ANN401
+    if config.is_encoder_decoder:
+        raise Unservable("it has an encoder, to which its layers attend")
+    found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if found is None:
+        raise Unservable("it is no causal language model")
+    kind = found[0] if isinstance(found, list | tuple) else found
+    if kind._is_stateful:
+        raise Unservable("its layers have a recurrent state")
+    if not kind._can_set_attn_implementation():
+        raise Unservable("its attention cannot be replaced")
+    # Known to no trace yet; checked by transformers when the model is made.
+    AttentionInterface.register(TRACING, attention)
+    log = logging.getLogger("transformers")
+    level, log.level = log.level, logging.ERROR
+    try:
+        with warnings.catch_warnings(), torch.device("meta"):
+            warnings.simplefilter("ignore")
+            model = kind._from_config(config, attn_implementation=TRACING)
+    except Exception as error:
+        raise Unservable(
+            f"transformers cannot make it: {str(error).partition(chr(10))[0]}"
+        ) from error
+    finally:
+        log.level = level
+    if kind._can_set_experts_implementation():
+        # Others choose experts by values, of which a trace has none.
+        model.set_experts_implementation("batched_mm")
+    return model.eval()
+
+
+def _first_position(model: Any) -> int:  # noqa: ANN401
+    # Without position ids these models count from the id of their padding, as they were trained.
+    counting = (
+        module.padding_idx + 1
+        for module in model.modules()
+        if hasattr(module, "create_position_ids_from_input_ids")
+    )
+    return next(counting, 0)
+
+
+def _model_len(config: Any, wanted: int | None, first: int) -> int:  # noqa: ANN401
+    text = config.get_text_config()
+    stated = getattr(text, "max_position_embeddings", None) or 0
+    # Models with relative positions state none, or -1.
+    longest = stated - first if stated > 0 else _DEFAULT_MODEL_LEN
+    rope = getattr(text, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        # Longer contexts have other frequencies, to which cached keys cannot switch.
+        longest = rope.get("original_max_position_embeddings") or longest
+    if wanted is not None and not _LEAST_MODEL_LEN <= wanted <= longest:
+        raise Unservable(f"max_model_len is {wanted}; this model takes between 1 and {longest}")
+    return wanted or int(longest)
+
+
+def _facts(
+    config: Any,  # noqa: ANN401
+    architecture: str,
+    model: Any,  # noqa: ANN401
+    trace: ModelTrace,
+    length: int,
+) -> tuple[ModelFacts, tuple[LayerHeads, ...]]:
+    calls = trace.calls
+    softcaps = {call.softcap for call in calls}
+    if len(softcaps) > 1:
+        raise Unservable("its layers differ in the softcap of their scores")
+    sinks = {call.sinks is None for call in calls}
+    kv_heads = max(call.kv_heads for call in calls)
+    per_group = max(call.heads // call.kv_heads for call in calls)
+    head_dim = max(max(call.key_dim, call.value_dim) for call in calls)
+    scale = calls[0].scale
+    shape = KvShape(
+        num_layers=len(calls),
+        num_heads=kv_heads * per_group,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        scale=scale,
+        softcap=calls[0].softcap,
+        windows=tuple(0 if call.window >= length else call.window for call in calls),
+    )
+    facts = ModelFacts(
+        architecture=architecture,
+        num_parameters=sum(each.numel() for each in model.parameters()),
+        vocab_size=trace.vocab_size,
+        hidden_size=trace.hidden_size,
+        max_model_len=length,
+        eos_token_ids=_eos(config, model),
+        attention=shape,
+        has_sinks=False in sinks,
+    )
+    return facts, tuple(_heads(call, shape, scale) for call in calls)
+
+
+def _heads(call: AttentionCall, shape: KvShape, scale: float) -> LayerHeads:
+    more_heads = shape.num_kv_heads - call.kv_heads
+    own = call.heads // call.kv_heads
+    more_queries = shape.num_heads // shape.num_kv_heads - own
+    more_keys, more_values = shape.head_dim - call.key_dim, shape.head_dim - call.value_dim
+    return LayerHeads(
+        per_group=own,
+        factor=call.scale / scale,
+        query_padding=(0, more_keys, 0, more_queries, 0, more_heads),
+        key_padding=(0, more_keys, 0, more_heads),
+        value_padding=(0, more_values, 0, more_heads),
+        value_dim=call.value_dim,
+    )
+
+
+def _eos(config: Any, model: Any) -> tuple[int, ...]:  # noqa: ANN401
+    found: set[int] = set()
+    for source in (config, config.get_text_config(), getattr(model, "generation_config", None)):
+        ids = getattr(source, "eos_token_id", None)
+        if ids is not None:
+            found.update([ids] if isinstance(ids, int) else ids)
+    return tuple(sorted(found))

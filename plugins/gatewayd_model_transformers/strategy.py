@@ -1,0 +1,56 @@
+"""The backend: a model on the meta device, its trace, and its weights. No transformers here."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.model_backends import (
+        LoadedModel,
+        ModelBackendResources,
+        ModelFacts,
+        ModelWeights,
+    )
+    from gatewayd_model_transformers.blueprint import Blueprint
+
+
+class TransformersBackend:
+    """Serves causal language models whose attention transformers lets others replace."""
+
+    def open(self, resources: ModelBackendResources) -> None:
+        """Remember where the model is.
+
+        Raises:
+            ValueError: transformers is not installed.
+        """
+        if find_spec("transformers") is None:
+            raise ValueError(
+                "the model backend transformers needs the library transformers: pip install"
+                " 'gatewayd[transformers]'"
+            )
+        self._resources = resources
+        self._blueprint: Blueprint | None = None
+
+    def close(self) -> None:
+        """Release the model without weights."""
+        self._blueprint = None
+
+    def facts(self) -> ModelFacts:
+        """See ``ModelBackendStrategy``."""
+        return self._traced().facts
+
+    def load(self, weights: ModelWeights) -> LoadedModel:
+        """See ``ModelBackendStrategy``."""
+        from gatewayd_model_transformers.loading import load
+
+        return load(self._traced(), weights)
+
+    def _traced(self) -> Blueprint:
+        # Imported where it is used: transformers is optional, and takes seconds.
+        from gatewayd_model_transformers.blueprint import trace_model
+
+        if self._blueprint is None:
+            given = self._resources
+            self._blueprint = trace_model(given.folder, given.max_model_len)
+        return self._blueprint

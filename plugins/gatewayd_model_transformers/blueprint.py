@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, AutoConfig
+from transformers import AttentionInterface, PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -61,7 +62,7 @@ def trace_model(folder: str, max_model_len: int | None) -> Blueprint:
         first = _first_position(model)
         length = _model_len(config, max_model_len, first)
         trace = Tracer(model, length).run()
-        facts, layers = _facts(config, architecture, model, trace, length)
+        facts, layers = _facts(folder, config, architecture, model, trace, length)
     except Unservable as error:
         raise ValueError(
             f"{architecture} is not served by the model backend transformers: {error}"
@@ -76,14 +77,15 @@ def trace_model(folder: str, max_model_len: int | None) -> Blueprint:
 def _config(folder: str) -> Any:  # noqa: ANN401
     path = Path(folder) / "config.json"
     try:
-        values, _ = AutoConfig.for_model("llama").get_config_dict(folder, local_files_only=True)
+        values, _ = PreTrainedConfig.get_config_dict(folder, local_files_only=True)
         known = values.get("model_type")
         if known not in CONFIG_MAPPING:
             own = (
                 ", and the code that its auto_map names is not run" if "auto_map" in values else ""
             )
             raise ValueError(f"{path}: transformers has no model_type {known!r}{own}")
-        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        # By its class: the automatic choice would look at auto_map.
+        return CONFIG_MAPPING[known].from_dict(values)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
 
@@ -144,6 +146,7 @@ def _model_len(config: Any, wanted: int | None, first: int) -> int:  # noqa: ANN
 
 
 def _facts(
+    folder: str,
     config: Any,  # noqa: ANN401
     architecture: str,
     model: Any,  # noqa: ANN401
@@ -174,7 +177,7 @@ def _facts(
         vocab_size=trace.vocab_size,
         hidden_size=trace.hidden_size,
         max_model_len=length,
-        eos_token_ids=_eos(config, model),
+        eos_token_ids=_eos(folder, config),
         attention=shape,
         has_sinks=False in sinks,
     )
@@ -196,10 +199,13 @@ def _heads(call: AttentionCall, shape: KvShape, scale: float) -> LayerHeads:
     )
 
 
-def _eos(config: Any, model: Any) -> tuple[int, ...]:  # noqa: ANN401
+def _eos(folder: str, config: Any) -> tuple[int, ...]:  # noqa: ANN401
+    stated = [getattr(each, "eos_token_id", None) for each in (config, config.get_text_config())]
+    path = Path(folder) / "generation_config.json"
+    if path.exists():
+        # Chat models often name the end of a turn there only.
+        stated.append(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
     found: set[int] = set()
-    for source in (config, config.get_text_config(), getattr(model, "generation_config", None)):
-        ids = getattr(source, "eos_token_id", None)
-        if ids is not None:
-            found.update([ids] if isinstance(ids, int) else ids)
+    for ids in stated:
+        found.update([ids] if isinstance(ids, int) else ids or ())
     return tuple(sorted(found))

@@ -93,6 +93,7 @@ ON_A_GPU = {"_int_workspace_buffer", "_pin_memory_int_workspace_buffer", "_cache
 CEILINGS = {
     *("uvicorn", "httptools", "jinja2", "starlette", "textual", "textual-serve", "torch", "pytest"),
     *("xgrammar", "llguidance", "flashinfer-python", "humming-kernels", "pydantic-settings"),
+    "transformers",
 }
 
 

@@ -120,7 +120,6 @@ class Daemon:
             above.restore()
         # Once the model is loaded: what exists now lives as long as the daemon.
         garbage_collector.freeze_heap()
-        huge_pages.use_huge_pages()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",
@@ -132,6 +131,7 @@ class Daemon:
             parts.ready_message.show(above.console, seconds)
         # Before the observers, which may be slow: `systemctl start` waits for this.
         parts.notifier.ready()
+        await asyncio.to_thread(huge_pages.use_huge_pages)
         parts.plugged.started(version=__version__, model=parts.ready_message.model)
 
     async def _end(self, serving: asyncio.Task[None], failure: str) -> None:

@@ -8,18 +8,21 @@ shorter ones where it does not.
 from __future__ import annotations
 
 import ctypes
+import errno
+import logging
 import mmap
 from pathlib import Path
 
-_HUGE_BYTES = 2 << 20
+_SIZE = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 _COLLAPSE = 25
 """``MADV_COLLAPSE`` of Linux 6.1, where huge pages are not disabled; other systems refuse it."""
 _LEAST_RESIDENT = 0.5
 """Of the pages in a range: memory that is reserved and not used, such as stacks, stays so."""
+_log = logging.getLogger("gatewayd.daemon")
 
 
 def use_huge_pages(maps: Path = Path("/proc/self/maps")) -> int:
-    """Move writable private memory to huge pages where it is in use; tens of milliseconds.
+    """Move writable private memory to huge pages where it is in use; takes tenths of a second.
 
     Args:
         maps: the process's memory as Linux lists it; does nothing where it does not.
@@ -27,21 +30,35 @@ def use_huge_pages(maps: Path = Path("/proc/self/maps")) -> int:
     Returns:
         Huge pages that were made.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "madvise") or not maps.exists():
+    try:
+        ranges = _ranges(maps.read_text(), int(_SIZE.read_text()))
+    except (OSError, ValueError) as error:
+        _log.debug("no huge pages: %s", error)
         return 0
-    num_pages = _HUGE_BYTES // mmap.PAGESIZE
-    resident = (ctypes.c_ubyte * num_pages)()
+    libc = ctypes.CDLL(None, use_errno=True)
     made = 0
-    for line in maps.read_text().splitlines():
+    for begin, size in ranges:
+        resident = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+        place, length = ctypes.c_void_p(begin), ctypes.c_size_t(size)
+        if libc.mincore(place, length, resident):
+            continue  # it is gone meanwhile
+        if sum(page & 1 for page in resident) < _LEAST_RESIDENT * len(resident):
+            continue
+        if libc.madvise(place, length, _COLLAPSE) == 0:
+            made += 1
+        elif ctypes.get_errno() == errno.EINVAL and not made:
+            break  # a kernel without this call refuses each of them
+    return made
+
+
+def _ranges(listed: str, size: int) -> list[tuple[int, int]]:
+    """Return begin and size of what may become huge pages."""
+    found = []
+    for line in listed.splitlines():
         addresses, access, _, _, _, *names = line.split(maxsplit=5)
         if access != "rw-p" or names not in ([], ["[heap]"]):
             continue
         begin, end = (int(address, 16) for address in addresses.split("-"))
-        first = -(-begin // _HUGE_BYTES) * _HUGE_BYTES
-        for at in range(first, end - _HUGE_BYTES + 1, _HUGE_BYTES):
-            place, length = ctypes.c_void_p(at), ctypes.c_size_t(_HUGE_BYTES)
-            libc.mincore(place, length, resident)
-            if sum(page & 1 for page in resident) >= _LEAST_RESIDENT * num_pages:
-                made += libc.madvise(place, length, _COLLAPSE) == 0
-    return made
+        first = -(-begin // size) * size
+        found += [(at, size) for at in range(first, end - size + 1, size)]
+    return found

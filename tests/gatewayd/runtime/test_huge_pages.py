@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +46,7 @@ def test_memory_in_use_moves_and_stays_what_it_was() -> None:
     )
     assert done.returncode == 0, done.stderr
     made, grown_kib = map(int, done.stdout.split())
-    if not made:
+    if not made and tuple(map(int, platform.release().split(".")[:2])) < (6, 1):
         pytest.skip("this kernel does not collapse pages")
     # 16 MiB are in use, and the ranges at their ends may be shared with other memory.
     assert made >= 6

@@ -173,7 +173,8 @@ class Tracer:
             if self.trace.body:
                 raise Unservable("several of its parts have attention")
             args, kwargs = self._given
-            bound = inspect.signature(module.forward).bind(*args, **kwargs)
+            bind = inspect.signature(module.forward).bind
+            bound = bind(*args, **kwargs)
             arguments = dict(bound.arguments)
             for name, parameter in bound.signature.parameters.items():
                 if parameter.kind is inspect.Parameter.VAR_KEYWORD:

@@ -57,6 +57,7 @@ CHECKPOINTS = (
     "engine/gatewayd_engine/offline/quantize/",
     "engine/gatewayd_engine/offline/train/",
     "plugins/gatewayd_hooks/helpers/spelling.py",
+    "plugins/gatewayd_model_transformers/",
     "plugins/gatewayd_proto_ollama/models.py",
     "plugins/gatewayd_quant_compressed_tensors/",
 )

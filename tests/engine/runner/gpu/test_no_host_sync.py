@@ -37,6 +37,7 @@ HOST = frozenset(
         # On a CPU alone, or in steps that are not captured.
         "attention/kv_selection.py:Selection",
         "model/embedding_table.py:CodeTable",
+        "model/gguf/expansion/config_json.py:_Config",
         "model/moe.py:MixtureOfExperts",
     }
 )

@@ -198,7 +198,9 @@ class FusedStep:
         logits = torch.empty(n, self.shape.vocab)
         best, tokens = torch.empty(n), torch.empty(n, dtype=torch.int64)
         self._reserve(count, rows)
-        blocks = blocks_of(rows.lines, self.block_rows)
+        # Two parts for each thread, or the last ones wait for one another.
+        most = count * self.shape.num_kv_heads // (2 * self.threads)
+        blocks = blocks_of(rows.lines, max(1, min(self.block_rows, most)))
         slots = rows.slots.ctypes.data
         is_shared = rows.positions is rows.slots
         visible, stride, drafts = 0, 0, slots

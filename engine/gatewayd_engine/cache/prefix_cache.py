@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.cache.following_pages import FollowingPages
 from gatewayd_engine.cache.offload import KvOffload
-from gatewayd_engine.cache.partial_pages import PartialPages
-from gatewayd_engine.kv.page_allocator import Pages
+from gatewayd_engine.kv.page_allocator import PageInvariantError, Pages
 from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -22,6 +22,8 @@ from gatewayd_hooks.strategy import Kind
 
 _Found = collections.abc.Sequence[int] | Match
 _NOTHING = Match((), 0)
+_LEAST_SHARE = 4
+"""A page is copied for at least a quarter of its tokens: unrelated prompts begin alike, too."""
 
 
 class PrefixCache:
@@ -49,11 +51,11 @@ class PrefixCache:
         # By sequence id. The cache grows only by ``publish``, and evicted pages are no longer
         # known: until then a match stays valid, and cannot become longer.
         self._matched: dict[int, Match] = {}
-        self._parts = PartialPages()
+        self._following = FollowingPages()
         # Tokens in cached pages, for the operator view; those of tenants are not recorded.
         self._tokens = np.zeros((pages.num_pages, page_size), np.int32)
         self._is_recorded = bytearray(pages.num_pages)
-        pages.on_uncached = self._parts.discard
+        pages.on_uncached = self._following.discard
         self.queries = 0
         self.hits = 0
 
@@ -111,16 +113,17 @@ class PrefixCache:
             return self._shorten(plan.match(plan.begin(tokens, salt)), len(tokens))
 
     def _find(self, sequence: Sequence, most: int) -> Match:
-        """Find the cached prefix of a sequence, including a partial page, up to ``most`` tokens."""
+        """Find the cached prefix of a sequence, up to ``most`` tokens and within pages."""
         found, size = self._match_cached(sequence, most), self._page_size
-        if not self._parts:
+        if not self._following:
             return found
         full, part = divmod(found.num_tokens, size)
         pages = found.pages[:full]
         behind = sequence.tokens[full * size : min((full + 1) * size, most)]
-        page, common = self._parts.find(pages[-1] if full else sequence.salt, behind)
+        page, common = self._following.find(pages[-1] if full else sequence.salt, behind)
         # The strategy's own match may end within the page as well.
-        return Match([*pages, page], full * size + common) if common > part else found
+        is_worth_a_copy = common - part >= max(1, size // _LEAST_SHARE)
+        return Match([*pages, page], full * size + common) if is_worth_a_copy else found
 
     def _match_cached(self, sequence: Sequence, most: int) -> Match:
         """Match a sequence in the prefix cache, up to ``most`` tokens."""
@@ -213,12 +216,12 @@ class PrefixCache:
                 before = found.pages[-1]
         tokens = sequence.tokens[full * size : full * size + part]
         # A page of the same tokens may be cached already: only its retention is extended.
-        known, common = self._parts.find(before, tokens)
+        known, common = self._following.find(before, tokens)
         if common == part:
             self.extend_retention(sequence, [known])
             return
         self._pages.mark_known([page])
-        self._parts.add(before, tokens, page)
+        self._following.add(before, tokens, page)
         self._matched.clear()
         self._record_tokens(sequence, full, part, page)
         priority, seconds = sequence.retention
@@ -234,17 +237,20 @@ class PrefixCache:
                 depths.append(depth)
                 if len(depths) == len(known):
                     break
-        before: collections.abc.Sequence[int] = pages
-        if depths[-1] and not self._pages.is_known(pages[depths[-1] - 1]):
+        is_known, found = self._pages.is_known, _NOTHING.pages
+        if any(depth and not is_known(pages[depth - 1]) for depth in depths):
             # Another sequence published first: the cache maps to its pages.
-            before = self._match_cached(sequence, depths[-1] * self._page_size).pages
+            found = self._match_cached(sequence, end * self._page_size).pages
         priority, seconds = sequence.retention
         for depth in reversed(depths):
-            parent = before[depth - 1] if 0 < depth <= len(before) else -1
+            # Never a page that is not cached: it is free, and another's, without notice.
+            parent = pages[depth - 1] if depth and is_known(pages[depth - 1]) else -1
+            if 0 < depth <= len(found) and parent < 0:
+                parent = found[depth - 1]
             page, size = pages[depth], self._page_size
             if parent >= 0 or not depth:
                 tokens = sequence.tokens[depth * size : (depth + 1) * size]
-                self._parts.add(parent if depth else sequence.salt, tokens, page)
+                self._following.add(parent if depth else sequence.salt, tokens, page)
             self._record_tokens(sequence, depth, size, page)
             self._pages.record_origin(
                 page,
@@ -260,7 +266,7 @@ class PrefixCache:
 
     def filled(self, page: int) -> int:
         """Return the number of tokens in a cached page that can be shared."""
-        size = self._parts.num_tokens(page)
+        size = self._following.num_tokens(page)
         return self._page_size if size is None else size
 
     def tokens_in(self, page: int) -> bytes:
@@ -281,6 +287,15 @@ class PrefixCache:
             )
             self._pages.record_origin(page, more)
 
+    def check(self) -> None:
+        """Verify that pages are found behind cached pages alone.
+
+        Raises:
+            PageInvariantError: one is found behind a page that may get other tokens unnoticed.
+        """
+        if bad := [page for page in self._following.predecessors if not self._pages.is_known(page)]:
+            raise PageInvariantError(f"pages are found behind {bad}, which are not cached")
+
     def evict(self, pages: list[int]) -> None:
         """Evict the unreferenced cached pages among some, without offloading them to tiers."""
         for page in pages:
@@ -292,7 +307,7 @@ class PrefixCache:
     def rebuild(self) -> None:
         """Restart all lookups with a new, empty prefix cache."""
         self._matched.clear()
-        self._parts.clear()
+        self._following.clear()
         # Running sequences offer all of their pages again.
         self._queue.num_published[:] = 0
         for sequence in self._queue:

@@ -357,16 +357,17 @@ class EngineCore:
         )
 
     def check(self) -> None:
-        """Verify reference counts of pages against the pages that sequences hold.
+        """Verify reference counts of pages against the pages that sequences hold, and the index.
 
         Raises:
-            PageInvariantError: they do not match.
+            PageInvariantError: they do not match, or a page is found behind one that is not cached.
         """
         self._pages.check(
             held
             for sequence in self._queue
             for held in (only_pages(sequence.pages), sequence.inherited)
         )
+        self._placement.prefixes.check()
 
     def step(self) -> StepOutput:
         """Launch a step, and return the output of the one that has completed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.partial_pages import common_length
+from gatewayd_engine.cache.following_pages import common_length
 from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence

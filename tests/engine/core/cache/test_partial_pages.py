@@ -1,4 +1,4 @@
-"""Partial page reuse (radix): same tokens, nothing recomputed, no page corrupted."""
+"""Partial page reuse: same tokens, nothing recomputed, no page corrupted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def own(index: int, length: int) -> list[int]:
     return [2000 + index] * length
 
 
+@pytest.mark.parametrize("cache", ["radix", "hash"])
 def test_prompts_that_part_within_a_page_answer_as_transformers_do(
+    cache: str,
     make_engine: Make,
     checkpoint: Callable[[str], Path],
     oracle: Callable[[Path], Any],
@@ -33,7 +35,9 @@ def test_prompts_that_part_within_a_page_answer_as_transformers_do(
 ) -> None:
     folder = checkpoint("llama")
     model, rng = oracle(folder), random.Random(1)
-    engine = make_engine(folder, prefix_cache=RADIX, max_batch_tokens=64, kv_pages=40)
+    engine = make_engine(
+        folder, prefix_cache=StrategyChoice(cache), max_batch_tokens=64, kv_pages=40
+    )
     some = prompts(30, 320, 90)
     ids = []
     for prompt in some:

@@ -133,3 +133,36 @@ def test_one_that_failed_leaves_nothing(make_engine: Make) -> None:
     engine.core._lifecycle.finish(engine.core._queue.find(failing), ERROR, error=("x", "x"))
     engine.generate(PROMPT[:39], max_tokens=1)
     assert engine.answers[1].admitted.cached_tokens == 32
+
+
+@pytest.mark.parametrize("salt", [b"", b"another"])
+def test_a_page_behind_one_that_was_evicted_is_not_found_behind_its_successor(
+    make_engine: Make, salt: bytes
+) -> None:
+    """A sequence's own copy of a cached page is free, and another's, without notice."""
+    engine, prompt = make_engine(), [300 + i for i in range(80)]
+    engine.generate(prompt[:48], max_tokens=1)
+    pages = engine.core._pages
+    of_depth = {pages.origin(page).depth: page for page in range(3)}
+    engine.core._placement.prefixes.evict([of_depth[1]])
+    # It computes page 1 and what is behind it, while page 2 of the first one is still cached.
+    engine.generate(prompt, max_tokens=1)
+    engine.core.check()
+    # Others fill all pages that are free, then continue with what stood behind a page.
+    for first in range(400, 440):
+        other = [first + 7 * i % 100 for i in range(16)]
+        engine.generate([*other, 5], max_tokens=1, salt=salt)
+        for depth in (2, 3, 4):
+            told = [*other, *prompt[16 * depth : 16 * depth + 16], 11, 12]
+            engine.generate(told, max_tokens=1, salt=salt)
+            assert engine.answers[max(engine.answers)].admitted.cached_tokens <= 17
+    engine.core.check()
+
+
+def test_prompts_that_begin_alike_by_chance_copy_nothing(make_engine: Make) -> None:
+    engine = make_engine()
+    for i in range(5):
+        engine.generate([1, 2, 3, *[300 + i] * 30], max_tokens=1)
+        assert engine.answers[i].admitted.cached_tokens == 0
+    engine.generate([1, 2, 3, 300, *[400] * 30], max_tokens=1)
+    assert engine.answers[5].admitted.cached_tokens == 4

@@ -12,6 +12,7 @@ import torch
 from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.runner import cpu
+from gatewayd_engine.sampling.token_picker import plain_draws
 from tests.engine.core.small_model import small
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -168,7 +169,13 @@ def test_random_tokens_are_those_of_torch_next_to_any_request(
     """Compiled steps draw without filters; others draw from what processors made of logits."""
     wishes = {"max_tokens": 30, "temperature": 0.9, "seed": 7, "ignore_eos": True}
     engine = make_engine(max_running=8)
+    draws = []
+    monkeypatch.setattr(
+        cpu, "plain_draws", lambda *given: draws.append(plain_draws(*given)) or draws[-1]
+    )
     drawn = engine.generate(PROMPT, **wishes)
+    assert len(draws) == 30
+    assert None not in draws
     # Penalties and log-probabilities of others make steps in which torch draws for them.
     (own,) = engine.submit(PROMPT, **wishes)
     engine.submit(PROMPT, **{**wishes, "presence_penalty": 1.5, "seed": 8})

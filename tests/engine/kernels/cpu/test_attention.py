@@ -16,7 +16,7 @@ from gatewayd_engine.kernels.llvm.builder import F32, I8, I64, KernelFunction, P
 from tests.engine.kernels.cpu.emitting import Emitted, this_processor
 
 LAYERS, KV_HEADS = 2, 3
-LONGEST = 70
+LONGEST = 140
 STRIDE = LONGEST + 32
 
 
@@ -41,6 +41,7 @@ CASES = [
     Case(5, 128, 16, softcap=5.0),
     Case(5, 40, 8),
     Case(8, 64, 16),
+    Case(2, 256, 16),
 ]
 
 

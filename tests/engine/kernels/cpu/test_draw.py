@@ -70,3 +70,11 @@ def test_a_tiny_temperature_is_greedy() -> None:
     uniform = torch.rand(50, dtype=torch.float64)
     made = drawn(logits, torch.full((50,), 1e-6), uniform)
     assert torch.equal(made, logits.argmax(-1))
+
+
+def test_logits_that_no_token_can_be_drawn_from_give_one_of_the_vocabulary() -> None:
+    """Their request fails by the largest of them, which is not finite."""
+    logits = torch.randn(4, 40)
+    logits[0, 7], logits[1], logits[2, 3], logits[3] = torch.nan, -torch.inf, torch.inf, torch.nan
+    made = drawn(logits, torch.ones(4), torch.full((4,), 0.5, dtype=torch.float64))
+    assert ((made >= 0) & (made < 40)).all()

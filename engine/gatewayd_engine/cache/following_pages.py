@@ -22,8 +22,8 @@ class _Page(NamedTuple):
     page: int
 
 
-class PartialPages:
-    """Index of full and partially filled pages by predecessor and tokens.
+class FollowingPages:
+    """Index of full and partially filled pages by predecessor, which is cached too, and tokens.
 
     Those after the same page are sorted by their tokens' bytes, so the one with the longest common
     prefix is a neighbour of the insertion point.
@@ -35,6 +35,11 @@ class PartialPages:
 
     def __len__(self) -> int:
         return len(self._before)
+
+    @property
+    def predecessors(self) -> set[int]:
+        """Pages that have others behind them."""
+        return {before for before in self._behind if isinstance(before, int)}
 
     def find(self, before: Before, tokens: NDArray[np.int32]) -> tuple[int, int]:
         """Find the page with the longest common prefix with some tokens.
@@ -52,10 +57,10 @@ class PartialPages:
         # Page -1 sorts before all pages, so one of equal tokens is at this index.
         at = bisect_left(pages, _Page(tokens.tobytes(), -1))
         found = -1, 0
-        for each in pages[max(at - 1, 0) : at + 1]:
-            common = common_length(np.frombuffer(each.tokens, np.int32), tokens)
+        for near in pages[max(at - 1, 0) : at + 1]:
+            common = common_length(np.frombuffer(near.tokens, np.int32), tokens)
             if common > found[1]:
-                found = each.page, common
+                found = near.page, common
         return found
 
     def add(self, before: Before, tokens: NDArray[np.int32], page: int) -> None:

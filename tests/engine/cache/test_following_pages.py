@@ -1,4 +1,4 @@
-"""Partial page index: equals a dictionary with linear search."""
+"""Index of following pages: equals a dictionary with linear search."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gatewayd_engine.cache.partial_pages import Before, PartialPages
+from gatewayd_engine.cache.following_pages import Before, FollowingPages
 
 PAGES = 12
 _TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 65_536]), min_size=1, max_size=6)
 _BEFORE = st.sampled_from([b"", b"salt", 0, 1])
 
 
-class TailsMachine(RuleBasedStateMachine):
+class FollowingMachine(RuleBasedStateMachine):
     """Pages that stand behind others, are found and forgotten."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.tails = PartialPages()
+        self.index = FollowingPages()
         self.naive: dict[int, tuple[Before, list[int]]] = {}
 
     @rule(before=_BEFORE, tokens=_TOKENS, page=st.integers(0, PAGES - 1))
     def add(self, before: Before, tokens: list[int], page: int) -> None:
         if page == before or page in self.naive:
             return
-        self.tails.add(before, np.array(tokens, np.int32), page)
+        self.index.add(before, np.array(tokens, np.int32), page)
         self.naive[page] = before, tokens
 
     @rule(page=st.integers(0, PAGES - 1))
     def forget(self, page: int) -> None:
-        self.tails.discard(page)
+        self.index.discard(page)
         self.naive = {
             one: (before, tokens)
             for one, (before, tokens) in self.naive.items()
@@ -40,19 +40,19 @@ class TailsMachine(RuleBasedStateMachine):
 
     @rule(before=_BEFORE, tokens=_TOKENS)
     def find(self, before: Before, tokens: list[int]) -> None:
-        page, common = self.tails.find(before, np.array(tokens, np.int32))
+        page, common = self.index.find(before, np.array(tokens, np.int32))
         having = {one: _common(t, tokens) for one, (b, t) in self.naive.items() if b == before}
         assert common == max(having.values(), default=0)
         assert having[page] == common if common else page == -1
 
     @rule()
     def clear(self) -> None:
-        self.tails.clear()
+        self.index.clear()
         self.naive.clear()
 
     @invariant()
     def counts(self) -> None:
-        assert len(self.tails) == len(self.naive)
+        assert len(self.index) == len(self.naive)
 
 
 def _common(some: list[int], others: list[int]) -> int:
@@ -64,5 +64,5 @@ def _common(some: list[int], others: list[int]) -> int:
     return count
 
 
-TestTails = TailsMachine.TestCase
+TestTails = FollowingMachine.TestCase
 TestTails.settings = settings(stateful_step_count=40)

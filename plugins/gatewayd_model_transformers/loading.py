@@ -66,7 +66,10 @@ class _Loader:
         self._trace = blueprint.trace
         self._weights = weights
         model = self._model
-        model.to(dtype=weights.dtype)
+        # Buffers stay as they were made: rounded frequencies of RoPE spoil long contexts.
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(weights.dtype)
         self._config = LoadStateDictConfig(
             device_map={"": torch.device(weights.device)},
             dtype=weights.dtype,

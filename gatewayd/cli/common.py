@@ -66,7 +66,7 @@ def load_model_config(file: Path | None, flags: Mapping[str, Any] | None = None)
 
 def named_folder(given: str) -> str:
     """Resolve the name of an embedded model to its folder; return any other path unchanged."""
-    if not Path(given).expanduser().is_dir() and given in embedded.names():
+    if given in embedded.names() and not Path(given).expanduser().is_dir():
         return str(embedded.folder(given))
     return given
 

@@ -18,8 +18,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 def backend(config: Config) -> Finding:
     """Ask the engine which backend would serve the model."""
-    job, events = DescriptionJob(engine_config(config)), ModelDescription | ModelRefused
+    events = ModelDescription | ModelRefused
     try:
+        job = DescriptionJob(engine_config(config))
         (found,) = run_job(_MODULE, "describes the model", job, events, config.engine.environment)
     except (ChildFailed, ValueError) as error:
         return Finding("backend", "failure", str(error))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from gatewayd.cli import app
@@ -43,6 +44,18 @@ def test_a_model_that_is_refused_names_the_reason(tmp_path: Path) -> None:
     found = backend(of(tmp_path))
     assert found.state == "failure"
     assert "its layers have a recurrent state" in found.text
+
+
+@pytest.mark.parametrize("name", ["bad.gguf", f"{'x' * 300}.gguf"])
+def test_a_gguf_file_that_cannot_be_read_is_a_finding(name: str, tmp_path: Path) -> None:
+    if len(name) < 255:
+        (tmp_path / name).write_bytes(b"no GGUF file")
+    done = CliRunner().invoke(app, ["doctor", str(tmp_path / name), "--json"])
+    assert done.exit_code == 1
+    checks = {check["subject"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["backend"]["state"] == "failure"
+    assert name in checks["backend"]["text"]
+    assert checks["model"]["text"] == checks["backend"]["text"]
 
 
 def test_the_folder_is_an_argument_of_the_command(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from gatewayd_hooks.strategy import Kind
 _Found = collections.abc.Sequence[int] | Match
 _NOTHING = Match((), 0)
 _LEAST_SHARE = 4
-"""A page is copied for at least a quarter of its tokens: unrelated prompts begin alike, too."""
+"""A first page is copied for a quarter of its tokens: unrelated prompts begin alike, too."""
 
 
 class PrefixCache:
@@ -122,8 +122,8 @@ class PrefixCache:
         behind = sequence.tokens[full * size : min((full + 1) * size, most)]
         page, common = self._following.find(pages[-1] if full else sequence.salt, behind)
         # The strategy's own match may end within the page as well.
-        is_worth_a_copy = common - part >= max(1, size // _LEAST_SHARE)
-        return Match([*pages, page], full * size + common) if is_worth_a_copy else found
+        least = 1 if full else max(1, size // _LEAST_SHARE)
+        return Match([*pages, page], full * size + common) if common - part >= least else found
 
     def _match_cached(self, sequence: Sequence, most: int) -> Match:
         """Match a sequence in the prefix cache, up to ``most`` tokens."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AttentionInterface, PreTrainedConfig
+from transformers import AttentionInterface
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -28,6 +28,11 @@ from gatewayd_model_transformers.tracing import (
 _LEAST_MODEL_LEN = 1
 _DEFAULT_MODEL_LEN = 1 << 20
 """Context length of a model whose config.json names none."""
+_MOST_MODEL_LEN = 1 << 21
+_MOST_LAYERS = 4096
+"""A trace takes milliseconds for each layer."""
+_IGNORED = {"auto_map", "configuration_files", "_attn_implementation", "attn_implementation"}
+"""Keys of config.json that name code or other files."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +72,11 @@ def trace_model(folder: str, max_model_len: int | None) -> Blueprint:
         raise ValueError(
             f"{architecture} is not served by the model backend transformers: {error}"
         ) from error
+    except Exception as error:  # the code of some two hundred models
+        raise ValueError(
+            f"{architecture} is not served by the model backend transformers, which fails with"
+            f" this config.json: {type(error).__name__}: {_line(error)}"
+        ) from error
     AttentionInterface.register(SERVING, attention)
     model.set_attn_implementation(SERVING)
     if model._can_set_experts_implementation():
@@ -75,24 +85,47 @@ def trace_model(folder: str, max_model_len: int | None) -> Blueprint:
 
 
 def _config(folder: str) -> Any:  # noqa: ANN401
+    # Not by transformers, which would follow names of other files in it.
     path = Path(folder) / "config.json"
+    values = _object(path)
+    known = values.get("model_type")
+    if not isinstance(known, str) or known not in CONFIG_MAPPING:
+        own = ", and the code that its auto_map names is not run" if "auto_map" in values else ""
+        raise ValueError(f"{path}: transformers has no model_type {known!r}{own}")
+    # By its class: the automatic choice would look at auto_map.
+    kept = {key: value for key, value in values.items() if key not in _IGNORED}
     try:
-        values, _ = PreTrainedConfig.get_config_dict(folder, local_files_only=True)
-        known = values.get("model_type")
-        if known not in CONFIG_MAPPING:
-            own = (
-                ", and the code that its auto_map names is not run" if "auto_map" in values else ""
-            )
-            raise ValueError(f"{path}: transformers has no model_type {known!r}{own}")
-        # By its class: the automatic choice would look at auto_map.
-        return CONFIG_MAPPING[known].from_dict(values)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
+        return CONFIG_MAPPING[known].from_dict(kept)
+    except Exception as error:  # the checks of some two hundred classes
+        raise ValueError(f"{path}: transformers cannot read it: {_line(error)}") from error
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        ValueError: it is none, or cannot be read.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} cannot be read: {_line(error)}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} is no JSON object")
+    return values
+
+
+def _line(error: Exception) -> str:
+    """Return the first line of a message, or the error's kind."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _build(config: Any) -> Any:  # noqa: ANN401
     if config.is_encoder_decoder:
         raise Unservable("it has an encoder, to which its layers attend")
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if isinstance(layers, int) and layers > _MOST_LAYERS:
+        raise Unservable(f"its num_hidden_layers is {layers}, above {_MOST_LAYERS}")
     found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if found is None:
         raise Unservable("it is no causal language model")
@@ -104,17 +137,16 @@ def _build(config: Any) -> Any:  # noqa: ANN401
     # Known to no trace yet; checked by transformers when the model is made.
     AttentionInterface.register(TRACING, attention)
     log = logging.getLogger("transformers")
-    level, log.level = log.level, logging.ERROR
+    level = log.level
+    log.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(), torch.device("meta"):
             warnings.simplefilter("ignore")
             model = kind._from_config(config, attn_implementation=TRACING)
     except Exception as error:
-        raise Unservable(
-            f"transformers cannot make it: {str(error).partition(chr(10))[0]}"
-        ) from error
+        raise Unservable(f"transformers cannot make it: {_line(error)}") from error
     finally:
-        log.level = level
+        log.setLevel(level)
     if kind._can_set_experts_implementation():
         # Others choose experts by values, of which a trace has none.
         model.set_experts_implementation("batched_mm")
@@ -140,6 +172,8 @@ def _model_len(config: Any, wanted: int | None, first: int) -> int:  # noqa: ANN
     if rope.get("rope_type") == "longrope":
         # Longer contexts have other frequencies, to which cached keys cannot switch.
         longest = rope.get("original_max_position_embeddings") or longest
+    if not longest <= _MOST_MODEL_LEN:
+        raise Unservable(f"its context of {longest} tokens is above {_MOST_MODEL_LEN}")
     if wanted is not None and not _LEAST_MODEL_LEN <= wanted <= longest:
         raise Unservable(f"max_model_len is {wanted}; this model takes between 1 and {longest}")
     return wanted or int(longest)
@@ -204,7 +238,7 @@ def _eos(folder: str, config: Any) -> tuple[int, ...]:  # noqa: ANN401
     path = Path(folder) / "generation_config.json"
     if path.exists():
         # Chat models often name the end of a turn there only.
-        stated.append(json.loads(path.read_text(encoding="utf-8")).get("eos_token_id"))
+        stated.append(_object(path).get("eos_token_id"))
     found: set[int] = set()
     for ids in stated:
         found.update([ids] if isinstance(ids, int) else ids or ())

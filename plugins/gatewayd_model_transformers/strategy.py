@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     )
     from gatewayd_model_transformers.blueprint import Blueprint
 
+_LEAST_VERSION = (5, 23)
+"""As the extra of ``pyproject.toml`` has it."""
+
 
 class TransformersBackend:
     """Serves causal language models whose attention transformers lets others replace."""
@@ -22,12 +25,19 @@ class TransformersBackend:
         """Remember where the model is.
 
         Raises:
-            ValueError: transformers is not installed.
+            ValueError: transformers is not installed, or too old.
         """
-        if find_spec("transformers") is None:
+        try:
+            installed = version("transformers")
+        except PackageNotFoundError:
+            installed = ""
+        numbers = tuple(int(part) for part in installed.split(".")[:2] if part.isdecimal())
+        if numbers < _LEAST_VERSION:
+            least = ".".join(map(str, _LEAST_VERSION))
+            has = f"{installed} is installed" if installed else "it is not installed"
             raise ValueError(
-                "the model backend transformers needs the library transformers: pip install"
-                " 'gatewayd[transformers]'"
+                f"the model backend transformers needs the library transformers {least}, and {has}:"
+                " pip install 'gatewayd[transformers]'"
             )
         self._resources = resources
         self._blueprint: Blueprint | None = None

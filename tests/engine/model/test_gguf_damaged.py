@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import struct
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 import torch
 
 from gatewayd.text.text_model import TextModel
-from gatewayd_engine.model.gguf.expansion.model_folder import expanded
+from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError
@@ -117,3 +119,81 @@ def test_a_damaged_file_is_refused_in_one_sentence_or_served(
         shutil.rmtree(cache, ignore_errors=True)
     # Both happen, so neither is all that is tested.
     assert CASES // 50 < served < CASES
+
+
+@pytest.mark.parametrize("key", ["tokenizer.chat_template", "tokenizer.ggml.tokens", "scores"])
+def test_a_length_that_only_the_weights_fill_is_refused(tmp_path: Path, key: str) -> None:
+    """Of a model's file most bytes are weights: a length within it may still be wrong."""
+    claimed = 3 << 30
+    name = key.encode()
+    head = b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<Q", len(name)) + name
+    match key:
+        case "tokenizer.chat_template":
+            value = struct.pack("<IQ", 8, claimed)
+        case "tokenizer.ggml.tokens":
+            value = struct.pack("<IIQQ", 9, 8, 1, claimed)
+        case _:
+            value = struct.pack("<IIQ", 9, 6, claimed // 4)
+    path = tmp_path / "model.gguf"
+    path.write_bytes(head + value)
+    os.truncate(path, 8 << 30)
+    tracemalloc.start()
+    try:
+        with pytest.raises(LoadError, match="read"):
+            read_header(path, {key})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < ROOM
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "another link", "one more"])
+def test_a_damaged_folder_of_the_cache_is_made_once_more(
+    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    folder = expanded(path)
+    texts = {each.name: each.read_bytes() for each in folder.iterdir()}
+    match damage:
+        case "missing":
+            (folder / "tokenizer.json").unlink()
+        case "empty":
+            (folder / "config.json").write_text("")
+        case "another link":
+            (folder / "model.gguf").unlink()
+            (folder / "model.gguf").symlink_to("/dev/null")
+        case _:
+            (folder / "chat_template.jinja").write_text("{{ 1 }}")
+    assert expanded(path) == folder
+    assert {each.name: each.read_bytes() for each in folder.iterdir()} == texts
+
+
+def test_a_cache_that_others_can_write_is_refused(
+    whole: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(whole)
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    with pytest.raises(LoadError, match="set it to an absolute path"):
+        expanded(path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = expanded(path).parents[1]
+    folder.chmod(0o777)
+    with pytest.raises(LoadError, match="can be written by, other users"):
+        expanded(path)
+
+
+def test_a_part_that_the_system_refuses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where a folder above cannot be entered; the tests may run as root, who enters all."""
+
+    def refuse(path: Path, **_: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for call in (needs_expansion, expanded):
+        with pytest.raises(LoadError, match=r"model.gguf cannot be read: Permission denied"):
+            call(tmp_path / "model.gguf")

@@ -14,7 +14,11 @@ LONGEST_TEXT = 1024
 MOST_TEXTS = 1 << 23
 """Limit of strings in an array; they are skipped one by one, a few million per second."""
 MOST_READ_TEXTS = 1 << 21
-"""Limit of strings in an array that is read: Python takes some 60 bytes for each."""
+"""Limit of strings or numbers in an array that is read: Python takes some 60 bytes for each."""
+LONGEST_READ_TEXT = 1 << 20
+"""Limit in bytes of a string that is asked for, such as a chat template."""
+MOST_READ_BYTES = 1 << 28
+"""Limit of the strings of an array together."""
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _FORMS = {
     0: "B",
@@ -66,6 +70,8 @@ def read_value(file: UntrustedFile, key: str, code: int, *, is_wanted: bool) -> 
     if code != _STRING:
         raise file.broken(f"{key} has the unknown type {code}")
     length = file.number(LENGTH, key)
+    if is_wanted and length > LONGEST_READ_TEXT:
+        raise file.broken(f"{key} has {length} bytes; at most {LONGEST_READ_TEXT} are read")
     if is_wanted or length <= LONGEST_TEXT:
         return file.text(length, key)
     file.skip(length, key)
@@ -91,6 +97,8 @@ def _read_array(file: UntrustedFile, key: str, *, is_wanted: bool) -> Value:
     if code in _NUMBERS:
         size = length * _NUMBERS[code].size
         if is_wanted:
+            if length > MOST_READ_TEXTS:
+                raise file.broken(f"{key} has {length} numbers; at most {MOST_READ_TEXTS} are read")
             return _numbers(_FORMS[code], file.read(size, key))
         file.skip(size, key)
     elif code == _STRING:
@@ -100,13 +108,28 @@ def _read_array(file: UntrustedFile, key: str, *, is_wanted: bool) -> Value:
         if length > most:
             raise file.broken(f"{key} has {length} texts; at most {most} are read")
         if is_wanted:
-            return [file.text(file.number(LENGTH, key), key) for _ in range(length)]
+            return _texts(file, key, length)
         for _ in range(length):
             file.skip(file.number(LENGTH, key), key)
     else:
         inner = "arrays" if code == _ARRAY else f"type {code}"
         raise file.broken(f"{key} is an array of {inner}, which is not read")
     return SkippedValue(f"an array of {length}")
+
+
+def _texts(file: UntrustedFile, key: str, count: int) -> list[str]:
+    """Read the strings of an array, whose lengths a damaged file may have wrong."""
+    found, total = [], 0
+    for _ in range(count):
+        length = file.number(LENGTH, key)
+        total += length
+        if length > LONGEST_READ_TEXT or total > MOST_READ_BYTES:
+            raise file.broken(
+                f"{key} has a text of {length} bytes, and {total} in all; at most"
+                f" {LONGEST_READ_TEXT} and {MOST_READ_BYTES} are read"
+            )
+        found.append(file.text(length, key))
+    return found
 
 
 def _numbers(form: str, taken: bytes) -> Numbers:

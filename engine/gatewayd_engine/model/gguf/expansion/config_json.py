@@ -220,13 +220,18 @@ class _Config:
             )
         with path.open("rb") as file:
             file.seek(tensor.begin)
-            factors = struct.unpack(f"<{rotated // 2}f", file.read(tensor.nbytes))
+            data = file.read(tensor.nbytes)
+        if len(data) < tensor.nbytes:
+            raise LoadError(f"{path.name}: {name} is cut off")
+        factors = struct.unpack(f"<{rotated // 2}f", data)
+        if not all(math.isfinite(one) and one > 0 for one in factors):
+            raise LoadError(f"{path.name}: {name} has a factor that is not above 0")
         factor = max(factors)
         if all(one == 1.0 for one in factors):
             return None
         theta = self._fields.number(self._key("rope.freq_base"), 10_000.0)
         expected = [_stretch(theta ** (2 * i / rotated), factor) for i in range(rotated // 2)]
-        if math.isfinite(factor) and all(
+        if all(
             math.isclose(one, other, rel_tol=_TOLERANCE)
             for one, other in zip(factors, expected, strict=True)
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -68,6 +69,8 @@ class GgufVocabulary:
                 " are read"
             )
         numbers = fields.numbers(TYPES, len(tokens))
+        if numbers is not None and not all(math.isfinite(kind) for kind in numbers):
+            raise fields.wrong(TYPES, "an array of integers")
         types = [NORMAL] * len(tokens) if numbers is None else [int(kind) for kind in numbers]
         found = cls(fields, tokens, types)
         if len(found.ids) < len(tokens):

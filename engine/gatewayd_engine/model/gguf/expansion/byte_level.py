@@ -9,6 +9,9 @@ from gatewayd_engine.model.gguf.expansion.vocabulary import MERGES, GgufVocabula
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 PRE = "tokenizer.ggml.pre"
+COMPOSING = frozenset(("qwen2", "qwen35", "command-r", "olmo"))
+"""Kinds whose original tokenizers compose letters and accents before they split words; llama.cpp
+does not."""
 
 
 def byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
@@ -30,7 +33,7 @@ def byte_level(vocabulary: GgufVocabulary) -> dict[str, Any]:
     after = vocabulary.special_id("eos") if vocabulary.adds("eos_token", False) else None
     return {
         "added_tokens": vocabulary.added_tokens(),
-        "normalizer": None,
+        "normalizer": {"type": "NFC"} if name in COMPOSING else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": list(split.steps)},
         "post_processor": vocabulary.template(before, after),
         "decoder": {

@@ -63,8 +63,9 @@ def choose_backend(
             raise
         try:
             found = _opened(config, host, plugin_times, chosen)
-        except SpecError as other:
-            raise SpecError(f"{error}; {other}") from other
+        except (SpecError, EngineConfigError) as other:
+            # Both reasons: what to do about it may be in either.
+            raise type(other)(f"{error}; {other}") from other
         _log.info("model backend: %s, since native cannot serve it: %s", FALLBACK, error)
         return found
 
@@ -74,7 +75,10 @@ def _opened(
 ) -> PluginBackend:
     who = f"{_KIND}.{choice.name}"
     if [_KIND, choice.name] in config.quarantined:
-        raise EngineConfigError(f"{who} is quarantined because an engine crashed in it")
+        raise EngineConfigError(
+            f"{who} is quarantined because an engine crashed in it, or was killed; restart the"
+            " daemon to try it again"
+        )
     _refuse_unread(config, who)
     strategy = host.strategy(_KIND, choice.name, choice.settings)
     watched = plugin_times.watch(_KIND, choice.name, strategy)

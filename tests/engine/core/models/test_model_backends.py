@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_what_cannot_be_carried_is_refused_by_name(
         make_engine(tiny("gpt2"), max_model_len=513)
     with pytest.raises(EngineConfigError, match="attention sinks"):
         make_engine(tiny("gpt_oss"), kv_compression=StrategyChoice("heavy"))
-    with pytest.raises(EngineConfigError, match="dummy_weights"):
+    with pytest.raises(EngineConfigError, match=r"GPT2LMHeadModel is not supported.*dummy_weights"):
         make_engine(tiny("gpt2"), dummy_weights=True)
     changed = tmp_path / "quantized"
     changed.mkdir()
@@ -161,6 +162,9 @@ def test_weights_of_another_model_are_named(make_engine: MakeEngine, tiny: Any) 
 def test_a_missing_library_says_how_to_install_it(
     make_engine: MakeEngine, tiny: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd_model_transformers.strategy.find_spec", lambda name: None)
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("gatewayd_model_transformers.strategy.version", missing)
     with pytest.raises(SpecError, match=r"pip install 'gatewayd\[transformers\]'"):
         make_engine(tiny("gpt2"))

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.model.fused_step import Draws
 from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.runner import cpu
@@ -169,10 +170,13 @@ def test_random_tokens_are_those_of_torch_next_to_any_request(
     """Compiled steps draw without filters; others draw from what processors made of logits."""
     wishes = {"max_tokens": 30, "temperature": 0.9, "seed": 7, "ignore_eos": True}
     engine = make_engine(max_running=8)
-    draws = []
-    monkeypatch.setattr(
-        cpu, "plain_draws", lambda *given: draws.append(plain_draws(*given)) or draws[-1]
-    )
+    draws: list[Draws | None] = []
+
+    def kept(*given: Any) -> Draws | None:
+        draws.append(plain_draws(*given))
+        return draws[-1]
+
+    monkeypatch.setattr(cpu, "plain_draws", kept)
     drawn = engine.generate(PROMPT, **wishes)
     assert len(draws) == 30
     assert None not in draws

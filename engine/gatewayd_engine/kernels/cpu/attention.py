@@ -125,21 +125,26 @@ class GroupAttention:
     def attend(self, block: Block) -> None:
         """Attend to the contexts of a block's rows."""
         f = self._f
-        tile = f.scratch(F32, _SPAN * self._shape.head_dim)
-        with self._each_span(block, 0, tile) as keys, f.loop(0, block.count) as i:
+        tile, slots = f.scratch(F32, _SPAN * self._shape.head_dim), self._bounds(block)
+        with self._each_span(block, slots, 0, tile) as keys, f.loop(0, block.count) as i:
             self._write_scores(block.row(i), keys, block.stride)
         with f.loop(0, block.count) as i:
             self._weigh(block.row(i), block.stride)
-        with self._each_span(block, self._pool.half, tile) as values, f.loop(0, block.count) as i:
+        with (
+            self._each_span(block, slots, self._pool.half, tile) as values,
+            f.loop(0, block.count) as i,
+        ):
             self._add_values(block.row(i), values, block.stride)
         with f.loop(0, block.count) as i:
             self._normalise(block.row(i), block.stride)
 
     @contextmanager
-    def _each_span(self, block: Block, half: int, tile: Pointer) -> Iterator[_Span]:
+    def _each_span(
+        self, block: Block, slots: tuple[Value, Value], half: int, tile: Pointer
+    ) -> Iterator[_Span]:
         """Emit a loop over the slots of a block, whose keys or values it copies to ``tile``."""
         f = self._f
-        first, end = self._bounds(block)
+        first, end = slots
         with f.loop(self._begin(first), end, _SPAN) as start:
             span = _Span(tile, start, f.least(start + _SPAN, end))
             self._copy(block, half, span)

@@ -19,9 +19,9 @@ from gatewayd_engine.model.gguf.expansion.wordpiece import wordpiece
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MODEL = "tokenizer.ggml.model"
-TEMPLATE, TEMPLATES = "tokenizer.chat_template", "tokenizer.chat_templates"
+TEMPLATE = "tokenizer.chat_template"
 TOOL_USE = "tool_use"
-WANTED = frozenset({TOKENS, TYPES, SCORES, MERGES, TEMPLATE, TEMPLATES, f"{TEMPLATE}.{TOOL_USE}"})
+WANTED = frozenset({TOKENS, TYPES, SCORES, MERGES, TEMPLATE, f"{TEMPLATE}.{TOOL_USE}"})
 """Keys of long values."""
 _KINDS: dict[str, Callable[[GgufVocabulary], dict[str, Any]]] = {
     "gpt2": byte_level,

@@ -297,7 +297,8 @@ async def test_what_is_kept_is_counted_from_life_to_life(text: TextModel, folder
         assert f'gatewayd_store_kept_bytes{{kind="files"}} {float(now["files"])}' in page
         assert f"gatewayd_store_largest_tenant_bytes {float(now['bytes'])}" in page
         await here.act("DELETE", "/admin/tenants/acme")
-        assert counted(folder)["acme"][1:] == (0, 0)
+        # The files go with the next sweep, which may have been: then nothing is counted at all.
+        assert counted(folder).get("acme", (0, 0, 0))[1:] == (0, 0)
 
 
 class Wrong(Exception):

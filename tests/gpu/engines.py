@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from gatewayd_engine.model.build_decoder import Weights, assemble
+from gatewayd_engine.model.assembly.decoder import assemble
+from gatewayd_engine.model.assembly.linears import Weights
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.loading.loader import _Random

@@ -20,7 +20,7 @@ from gatewayd_hooks.model_backends import LoadedModel, ModelBackendStrategy, Mod
 from gatewayd_hooks.quantization import Announcement, Matrix, Stored, Weight
 
 if TYPE_CHECKING:
-    from gatewayd_engine.model.build_decoder import Quantize
+    from gatewayd_engine.model.assembly.linears import Quantize
     from gatewayd_engine.model.parts import LayerParts
 
 

@@ -13,7 +13,7 @@ import math
 import torch
 
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode, row_chunks
-from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.config.rope import RopeSpec
 
 
 class Rotary(BatchInvariantMode):

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from gatewayd_engine.model.attention_api import Attend, RotatingAttend
     from gatewayd_engine.model.attention_shape import AttentionShape
-    from gatewayd_engine.model.spec import MoeSpec
+    from gatewayd_engine.model.config.moe import MoeSpec
     from gatewayd_hooks.quantization import Announcement
 
 

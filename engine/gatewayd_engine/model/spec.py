@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
+from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
+from gatewayd_engine.model.config.moe import MoeSpec, read_moe
+from gatewayd_engine.model.config.rope import RopeSpec, read_rope
+from gatewayd_engine.model.config.windows import read_windows
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
-from gatewayd_engine.model.rope_config import RopeSpec, read_rope
 from gatewayd_hooks.quantization import Announcement
 
-__all__ = ["ModelSpec", "MoeSpec", "SpecError", "UnsupportedModel", "read_spec"]
+__all__ = ["ModelSpec", "SpecError", "UnsupportedModel", "read_spec"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,31 +31,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 ANNOUNCED = ("quantization_config", "compression_config")
 """Keys of config.json that describe the quantization; the second is that of sparseml's releases."""
 MOST_LAYERS = 4096
-MOST_EXPERTS = 1 << 18
-"""Limit of experts in all layers together: tensor names are generated before files are opened."""
 
 
 class UnsupportedModel(SpecError):
     """The decoder has no such architecture or operation; a plugin may have it."""
-
-
-@dataclass(frozen=True, slots=True)
-class MoeSpec:
-    """Mixture-of-experts settings of a model.
-
-    Attributes:
-        num_experts: per layer.
-        top_k: experts per token.
-        renormalize: whether the weights of the selected experts are scaled to sum to one.
-        intermediate_size: of an expert.
-        layers: per layer, whether it has experts rather than one feed-forward part.
-    """
-
-    num_experts: int
-    top_k: int
-    renormalize: bool
-    intermediate_size: int
-    layers: tuple[bool, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +136,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         norm_eps=config.number("rms_norm_eps"),
         activation=_activation(config, family),
         rope=rope,
-        windows=_windows(config, family, num_layers),
+        windows=read_windows(config, family, num_layers),
         attention_scale=scalar**-0.5,
         attention_softcap=config.optional_number("attn_logit_softcapping", 50.0)
         if is_gemma
@@ -168,7 +149,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         tie_word_embeddings=config.flag("tie_word_embeddings", family.tied),
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=_dtype(config),
-        moe=_moe(config, family, num_layers),
+        moe=read_moe(config, family, num_layers),
         quantization=_quantization(folder, config),
     )
 
@@ -221,68 +202,6 @@ def _activation(config: JsonFields, family: Family) -> str:
             f" {', '.join(ACTIVATIONS)}"
         )
     return ACTIVATIONS[named]
-
-
-def _windows(config: JsonFields, family: Family, num_layers: int) -> tuple[int, ...]:
-    window = config.optional_size("sliding_window", family.window) or 0
-    match family.windows:
-        case "none":
-            has_window = [False] * num_layers
-        case "all":
-            has_window = [True] * num_layers
-        case "used":
-            has_window = [config.flag("use_sliding_window", False)] * num_layers
-        case "listed":
-            first = (config.indices("max_window_layers") or (28,))[0]
-            is_used = config.flag("use_sliding_window", False)
-            has_window = [is_used and layer >= first for layer in range(num_layers)]
-            # Without use_sliding_window, layers that ``layer_types`` lists have no window either.
-            window = window if is_used else 0
-        case "alternating":
-            has_window = [layer % 2 == 0 for layer in range(num_layers)]
-    listed = config.texts("layer_types")
-    if listed is not None and family.windows in ("listed", "alternating"):
-        unknown = set(listed) - {"full_attention", "sliding_attention"}
-        if unknown or len(listed) != num_layers:
-            raise SpecError(
-                f"{config.where}: layer_types must name full_attention or sliding_attention for"
-                f" each of {num_layers} layers, not {', '.join(sorted(set(listed)))} for"
-                f" {len(listed)}"
-            )
-        has_window = [kind == "sliding_attention" for kind in listed]
-    return tuple(window if has else 0 for has in has_window)
-
-
-def _moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | None:
-    if family.experts is None:
-        return None
-    is_qwen = family.experts == "qwen"
-    # transformers writes num_local_experts for both families since its version 5.
-    num_experts = config.size(
-        "num_local_experts", config.size("num_experts", 128 if is_qwen else 8)
-    )
-    # Before any name is generated: a config.json must not take all memory.
-    if num_experts * num_layers > MOST_EXPERTS:
-        raise SpecError(
-            f"{config.where}: {num_experts} experts in each of {num_layers} layers are more than"
-            f" {MOST_EXPERTS}"
-        )
-    top_k = config.size("num_experts_per_tok")
-    if top_k > num_experts:
-        raise SpecError(
-            f"{config.where}: num_experts_per_tok is {top_k}, more than {num_experts} experts"
-        )
-    if not is_qwen:
-        size = config.size("intermediate_size")
-        return MoeSpec(num_experts, top_k, True, size, (True,) * num_layers)
-    step, dense = config.size("decoder_sparse_step", 1), config.indices("mlp_only_layers")
-    return MoeSpec(
-        num_experts,
-        top_k,
-        config.flag("norm_topk_prob", False),
-        config.size("moe_intermediate_size"),
-        tuple(i not in dense and (i + 1) % step == 0 for i in range(num_layers)),
-    )
 
 
 def _eos_token_ids(folder: Path, config: JsonFields) -> tuple[int, ...]:

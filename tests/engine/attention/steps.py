@@ -14,7 +14,7 @@ from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.config.rope import RopeSpec
 from gatewayd_engine.model.rotary_embedding import Rotary, frequencies
 
 

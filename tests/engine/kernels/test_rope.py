@@ -7,7 +7,7 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.config.rope import RopeSpec
 from gatewayd_engine.model.rotary_embedding import Rotary, frequencies
 from tests.engine.kernels import checks
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from gatewayd_engine.model.assembly.linears import Quantize
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
-from gatewayd_engine.model.build_decoder import Quantize
+from gatewayd_engine.model.config.rope import RopeSpec
 from gatewayd_engine.model.layers import Gated, Linear
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
-from gatewayd_engine.model.rope_config import RopeSpec
 from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight

@@ -156,7 +156,7 @@ def test_serve_names_a_config_json_that_cannot_be_read(tmp_path: Path, text: str
 
 def test_doctor_knows_the_architectures_of_the_engine() -> None:
     from gatewayd.cli.doctor.checks import ARCHITECTURES
-    from gatewayd_engine.model.families import FAMILIES
+    from gatewayd_engine.model.config.families import FAMILIES
 
     assert set(FAMILIES) == ARCHITECTURES
 

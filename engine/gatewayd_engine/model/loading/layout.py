@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.config.moe import MoeSpec
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Matrix
 
 Shapes = dict[str, tuple[int, ...]]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from gatewayd_engine.model.build_decoder import Quantize, assemble
+from gatewayd_engine.model.assembly.decoder import assemble
+from gatewayd_engine.model.assembly.linears import Quantize
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.kv_scales import KvScales

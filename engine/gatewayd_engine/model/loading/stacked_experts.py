@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 import torch
 
+from gatewayd_engine.model.config.moe import MoeSpec
 from gatewayd_engine.model.loading.layout import expert_parts, expert_prefix
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource, TensorSource
-from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gatewayd_engine.model.build_decoder import LayerBuilder
+from gatewayd_engine.model.assembly.decoder import LayerBuilder
 from gatewayd_engine.model.decoder import DecoderLayer
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.loading.checkpoint import Checkpoint

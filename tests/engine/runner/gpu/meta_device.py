@@ -16,7 +16,8 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.kv import pool
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.build_decoder import Quantize, assemble
+from gatewayd_engine.model.assembly.decoder import assemble
+from gatewayd_engine.model.assembly.linears import Quantize
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.parts import FusedParts

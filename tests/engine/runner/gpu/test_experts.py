@@ -17,7 +17,7 @@ from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks
 from gatewayd_engine.kernels.quantized.packing import PackedWeight
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import parts
-from gatewayd_engine.model.build_decoder import Quantize
+from gatewayd_engine.model.assembly.linears import Quantize
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
 from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.assembly.decoder import assemble
 from gatewayd_engine.model.attention_api import RotatingAttend
-from gatewayd_engine.model.build_decoder import assemble
 from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec

@@ -1,0 +1,1 @@
+"""Assembly of a decoder from named weights: linears, attention, feed-forward parts, layers."""

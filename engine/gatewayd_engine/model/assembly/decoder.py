@@ -1,0 +1,146 @@
+"""Building of a decoder from named weights, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import torch
+
+from gatewayd_engine.model.assembly.attention import AttentionBuilder
+from gatewayd_engine.model.assembly.linears import LinearBuilder, Quantize, Weights
+from gatewayd_engine.model.assembly.mlp import MlpBuilder
+from gatewayd_engine.model.decoder import Decoder, DecoderLayer, Mlp
+from gatewayd_engine.model.embedding_table import EmbeddingTable, FloatTable, embedding_table
+from gatewayd_engine.model.layers import FeedForward, LinearOp
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
+from gatewayd_engine.model.loading.kv_scales import KvScales
+from gatewayd_engine.model.loading.layout import layer_norms
+from gatewayd_engine.model.moe import Router
+from gatewayd_engine.model.parts import LayerParts, Norm
+from gatewayd_engine.model.rotary_embedding import Rotary
+from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.weights import device_of
+
+_EMBEDDING = "model.embed_tokens"
+_HEAD = "lm_head"
+
+
+def assemble(
+    spec: ModelSpec,
+    weights: Weights,
+    parts: LayerParts,
+    quantize: Quantize | None = None,
+    kv_scales: Mapping[int, KvScales] | None = None,
+) -> Decoder:
+    """Build the decoder of a spec from named weights.
+
+    Matrices are read one at a time, fused with those of the same input, quantized and packed, so
+    that no more than one unpacked matrix is in memory at any time.
+
+    Args:
+        spec: of the model.
+        weights: its tensors.
+        parts: factory of the layers' operations for the weights' device.
+        quantize: called for each float matrix except the embedding and expert routers, which are
+            small and sensitive to quantization; None to keep all weights as they are.
+        kv_scales: KV cache scales by layer, to be folded into the weights.
+    """
+    table = weights.matrix(_EMBEDDING)
+    builder = LayerBuilder(spec, weights, parts, quantize, device_of(table), kv_scales or {})
+    linears = builder.linears
+    # Before the layers: a head that is the table is packed from its floats, which are not kept.
+    tied = linears.packed(_HEAD, table) if spec.tie_word_embeddings else None
+    if isinstance(table, torch.Tensor) and _is_shared(table, tied):
+        # In memory once, and counted with the head.
+        embedding: EmbeddingTable = FloatTable(table, weights.dtype)
+    else:
+        embedding = embedding_table(table, weights.dtype)
+        linears.nbytes += embedding.nbytes
+    del table
+    layers = [builder.layer(index) for index in range(spec.num_layers)]
+    norm = linears.norm("model.norm")
+    head = linears.linear(_HEAD) if tied is None else tied
+    # GPU kernels add in whatever order is fastest: batch invariance is guaranteed on CPUs only.
+    rounds_inputs = embedding.device.type == "cpu" and builder.set_batch_invariant(head)
+    return Decoder(
+        spec,
+        embedding,
+        builder.rotary,
+        layers,
+        norm,
+        head,
+        weights.num_parameters,
+        linears.nbytes,
+        rounds_inputs=rounds_inputs,
+        is_capturable=builder.is_capturable,
+    )
+
+
+def _is_shared(table: torch.Tensor, head: LinearOp | None) -> bool:
+    return isinstance(head, DenseGpuLinear) and head.shares_storage(table)
+
+
+class LayerBuilder:
+    """Builder of decoder layers; see ``assemble`` for the arguments.
+
+    Attributes:
+        linears: builder of the matrices and norms.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        parts: LayerParts,
+        quantize: Quantize | None,
+        device: torch.device,
+        kv_scales: Mapping[int, KvScales] = MappingProxyType({}),
+    ) -> None:
+        self.linears = LinearBuilder(spec, weights, parts, quantize, device)
+        self._spec = spec
+        self._attention = AttentionBuilder(spec, self.linears, parts, kv_scales)
+        self._mlps = MlpBuilder(spec, self.linears, parts)
+
+    @property
+    def rotary(self) -> Rotary:
+        """Rotary embedding shared by the layers."""
+        return self._attention.rotary
+
+    @property
+    def is_capturable(self) -> bool:
+        """See ``Decoder``; for the layers built so far."""
+        return self._mlps.is_capturable
+
+    def layer(self, index: int, mlp: Mlp | None = None) -> DecoderLayer:
+        """Build one layer, with ``mlp`` instead of its own feed-forward part if given."""
+        spec, prefix = self._spec, f"model.layers.{index}"
+        attention = self._attention.attention(index)
+        mlp = self._mlps.mlp(index) if mlp is None else mlp
+        # Parts before norms: a norm may produce the form that the matrix after it reads. Norms
+        # after a part feed the residual stream instead.
+        entries = (attention.entry, mlp.entry, None, None)
+        before_attention, before_mlp, *after = (
+            self.linears.norm(f"{prefix}.{name}", entry)
+            for name, entry in zip(layer_norms(spec), entries, strict=False)
+        )
+        after_attention, after_mlp = after or (None, None)
+        return DecoderLayer(
+            attention, mlp, before_attention, before_mlp, after_attention, after_mlp
+        )
+
+    def router(self, index: int) -> Router:
+        """Build the expert router of a layer; see ``MlpBuilder.router``."""
+        return self._mlps.router(index)
+
+    def expert(self, index: int, number: int) -> FeedForward:
+        """Build one of the experts of a layer."""
+        return self._mlps.expert(index, number)
+
+    def norm(self, name: str) -> Norm:
+        """Build a norm of the residual stream."""
+        return self.linears.norm(name)
+
+    def set_batch_invariant(self, head: LinearOp) -> bool:
+        """Make float operations batch-invariant; see ``LinearBuilder.set_batch_invariant``."""
+        return self.linears.set_batch_invariant(head, (self.rotary, *self._mlps.gates))

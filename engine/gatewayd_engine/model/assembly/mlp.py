@@ -1,0 +1,136 @@
+"""Building of a layer's feed-forward part: dense, or experts one at a time or grouped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from gatewayd_engine.model.assembly.linears import LinearBuilder
+from gatewayd_engine.model.config.moe import MoeSpec
+from gatewayd_engine.model.decoder import Mlp
+from gatewayd_engine.model.layers import FeedForward
+from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
+from gatewayd_engine.model.loading.layout import expert_parts, expert_prefix
+from gatewayd_engine.model.moe import MixtureOfExperts, Router
+from gatewayd_engine.model.parts import Gate, LayerParts
+from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_hooks.quantization import Weight
+
+_log = logging.getLogger(__name__)
+
+
+class MlpBuilder:
+    """Builder of the feed-forward parts of a decoder's layers.
+
+    Args:
+        spec: of the model.
+        linears: builder of its matrices.
+        parts: factory of operations for the device.
+
+    Attributes:
+        gates: gated activations built so far.
+        is_capturable: see ``Decoder``; for the layers built so far.
+    """
+
+    def __init__(self, spec: ModelSpec, linears: LinearBuilder, parts: LayerParts) -> None:
+        self.gates: list[Gate] = []
+        self.is_capturable = True
+        self._spec = spec
+        self._linears = linears
+        self._parts = parts
+
+    def mlp(self, index: int) -> Mlp:
+        """Build the feed-forward part of a layer."""
+        moe = self._spec.moe
+        if moe is None or not moe.layers[index]:
+            names = ("gate_proj", "up_proj", "down_proj")
+            return self._feed_forward(f"model.layers.{index}.mlp", names)
+        # One kernel for all experts where their format allows it, else one expert at a time.
+        grouped = self._grouped(index, moe)
+        if grouped is not None:
+            return grouped
+        self.is_capturable = False
+        experts = [self.expert(index, number) for number in range(moe.num_experts)]
+        return MixtureOfExperts(self.router(index), experts)
+
+    def router(self, index: int) -> Router:
+        """Build the expert router of a layer.
+
+        Raises:
+            ValueError: the model has no experts.
+        """
+        moe = self._spec.moe
+        if moe is None:
+            raise ValueError(f"layer {index} has no experts")
+        gate = f"{self._expert_prefix(index)}.gate"
+        scores = self._linears.packed(
+            gate, self._linears.weights.matrix(gate), self._linears.read_bias((gate,)), is_kept=True
+        )
+        return Router(scores, moe.top_k, renormalize=moe.renormalize)
+
+    def expert(self, index: int, number: int) -> FeedForward:
+        """Build one of the experts of a layer."""
+        prefix = f"{self._expert_prefix(index)}.experts.{number}"
+        return self._feed_forward(prefix, expert_parts(self._spec))
+
+    def _grouped(self, index: int, moe: MoeSpec) -> Mlp | None:
+        """Build a layer's experts as grouped matrix products; None if ``parts`` cannot."""
+        parts, experts = self._parts.experts, moe.num_experts
+        if parts is None:
+            return None
+        hidden, inner = self._spec.hidden_size, moe.intermediate_size
+        sizes = ((2 * inner, hidden), (hidden, inner))
+        stacks: list[Stack] = []
+        # Each matrix is copied to its stack before the next one is read.
+        for number in range(experts):
+            for part, weight in enumerate(self._expert_weights(index, number)):
+                form = parts.form(weight, self._linears.weights.dtype)
+                if form is not None and not number:
+                    stacks.append(parts.stack(form, experts, *sizes[part]))
+                if form is None or not stacks[part].set_expert(number, form):
+                    what = describe_weight(weight) if form is None else "of several formats"
+                    self._warn_ungrouped(index, what)
+                    # Read again one by one, from the first on: experts already stacked are dropped.
+                    return None
+        gate_up, down = stacks
+        self._linears.nbytes += gate_up.nbytes + down.nbytes
+        name, dtype = self._spec.activation, self._linears.weights.dtype
+        return parts.mixture(self.router(index), gate_up, down, name, dtype)
+
+    def _expert_weights(self, index: int, number: int) -> Iterator[Weight]:
+        """Yield the matrices of an expert, gate and up fused, on the device."""
+        prefix = f"{self._expert_prefix(index)}.experts.{number}"
+        gate, up, down = expert_parts(self._spec)
+        joined = self._linears.matrix_names(prefix, "gate_up_proj", (gate, up))
+        for name, names in (("gate_up_proj", joined), (down, [f"{prefix}.{down}"])):
+            yield self._linears.settled(
+                self._linears.quantized(f"{prefix}.{name}", self._linears.read_joined(names))
+            )
+
+    def _warn_ungrouped(self, index: int, what: str) -> None:
+        """Log once why experts run one at a time."""
+        # True until the first such layer has been built.
+        if self.is_capturable:
+            _log.warning(
+                "experts of layer %d are %s: experts run one at a time, the host waits for the"
+                " device in each of their layers, and steps are not captured",
+                *(index, what),
+            )
+
+    def _expert_prefix(self, index: int) -> str:
+        return expert_prefix(self._spec, f"model.layers.{index}", self._linears.weights)
+
+    def _feed_forward(self, prefix: str, names: tuple[str, str, str]) -> FeedForward:
+        gate, up, down = names
+        joined = self._linears.matrix_names(prefix, "gate_up_proj", (gate, up))
+        act = self._spec.activation
+        gate_up = self._linears.packed(
+            f"{prefix}.gate_up_proj",
+            self._linears.read_joined(joined),
+            self._linears.read_bias(joined),
+            activation=act,
+        )
+        back = self._linears.linear(f"{prefix}.{down}")
+        gated = self._parts.gate(act, back, gate_up)
+        self.gates.append(gated)
+        return FeedForward(gate_up, back, gated)

@@ -35,6 +35,10 @@ YARN_ROPE = {
     "factor": 4.0,
     "original_max_position_embeddings": 256,
 }
+BY_LAYER_ROPE = {
+    "full_attention": YARN_ROPE,
+    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+}
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,
@@ -76,6 +80,25 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
             "tie_word_embeddings": True,
         },
     ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {
+            "head_dim": 32,
+            "sliding_window": 16,
+            "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 20,
+            "num_hidden_layers": 4,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "olmo2": ("Olmo2Config", {}),
+    "olmo3": (
+        "Olmo3Config",
+        {"num_hidden_layers": 4, "sliding_window": 20, "rope_parameters": BY_LAYER_ROPE},
+    ),
+    "smollm3": ("SmolLM3Config", {"no_rope_layer_interval": 2, "num_hidden_layers": 4}),
+    "glm": ("GlmConfig", {"head_dim": 16, "attention_bias": True}),
+    "glm4": ("Glm4Config", {"head_dim": 32, "attention_bias": False}),
     "mixtral": ("MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3_moe": (
         "Qwen3MoeConfig",
@@ -112,6 +135,31 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma2Config",
         {"head_dim": 16, "attn_logit_softcapping": None, "final_logit_softcapping": None},
     ),
+    "gemma3_scaled": (
+        "Gemma3TextConfig",
+        {
+            "head_dim": 16,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "sliding_window": 16,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+            "final_logit_softcapping": 10.0,
+        },
+    ),
+    "olmo3_by_default": ("Olmo3Config", {"num_hidden_layers": 5}),
+    "smollm3_window": (
+        "SmolLM3Config",
+        {
+            "no_rope_layers": [1, 0, 0],
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "glm4_biases": ("Glm4Config", {"head_dim": 16, "attention_bias": True}),
     "mixtral_window": ("MixtralConfig", {"num_local_experts": 4, "sliding_window": 16}),
     "qwen3_moe_sparse_step": (
         "Qwen3MoeConfig",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,18 +22,18 @@ class Append:
         shape: attention shape of the model.
         pool: KV pool.
         kernels: kernels of the device.
-        table: cosines, then sines; see ``Kernels.rope_append``.
+        tables: cosines, then sines, of each layer; see ``Kernels.rope_append``.
     """
 
-    __slots__ = ("_kernels", "_num_heads", "_pool", "_table")
+    __slots__ = ("_kernels", "_num_heads", "_pool", "_tables")
 
     def __init__(
-        self, shape: AttentionShape, pool: KvPool, kernels: Kernels, table: torch.Tensor
+        self, shape: AttentionShape, pool: KvPool, kernels: Kernels, tables: Sequence[torch.Tensor]
     ) -> None:
         self._num_heads = shape.num_heads
         self._pool = pool
         self._kernels = kernels
-        self._table = table
+        self._tables = tables
 
     def __call__(
         self, layer: int, heads: torch.Tensor, inputs: StepInputs, *, keeps_keys: bool = False
@@ -53,7 +54,7 @@ class Append:
             self._pool.transfers.wait_for(layer)
         self._kernels.rope_append(
             heads,
-            self._table,
+            self._tables[layer],
             inputs.positions,
             inputs.write,
             self._pool.data,

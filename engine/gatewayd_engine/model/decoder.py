@@ -136,6 +136,7 @@ class Decoder:
         is_capturable: whether the layers' kernel launches depend on the number of tokens alone,
             as CUDA graphs require.
         layers, norm, head: the parts, for fused steps.
+        rotaries: rotary embedding of each layer, the same object where settings are equal.
         sinks: none.
     """
 
@@ -145,7 +146,7 @@ class Decoder:
         self,
         spec: ModelSpec,
         embedding: EmbeddingTable,
-        rotary: Rotary,
+        rotaries: Sequence[Rotary],
         layers: Sequence[DecoderLayer],
         norm: Norm,
         head: LinearOp,
@@ -163,7 +164,9 @@ class Decoder:
         self.rounds_inputs = rounds_inputs
         self.is_capturable = is_capturable
         self._embedding = embedding
-        self._rotary = rotary
+        self.rotaries = rotaries
+        self._rotaries = list(dict.fromkeys(rotaries))
+        self._rotation_of_layer = [self._rotaries.index(rotary) for rotary in rotaries]
         self.layers = layers
         self.norm = norm
         self.head = head
@@ -172,14 +175,10 @@ class Decoder:
         # Rounded as the weights are: models were trained with the product in their own type.
         self._scale = None if scale is None else torch.tensor(scale, dtype=self.dtype).item()
 
-    @property
-    def rotary(self) -> Rotary:
-        """Rotary embedding of the model, for attention backends that rotate."""
-        return self._rotary
-
-    def rotation_table(self) -> torch.Tensor:
+    def rotation_tables(self) -> Sequence[torch.Tensor]:
         """See ``ServableModel``."""
-        return self._rotary.cosines_and_sines()
+        tables = [rotary.cosines_and_sines() for rotary in self._rotaries]
+        return [tables[index] for index in self._rotation_of_layer]
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend
@@ -195,11 +194,15 @@ class Decoder:
             After the final norm, shape ``[num_tokens, hidden]``.
         """
         x = self.embed(ids)
-        # Gathered once: all layers rotate by the same angles.
-        rotation = None if isinstance(attend, RotatingAttend) else self._rotary.at(positions)
+        # Gathered once: layers share their angles with most of the others.
+        rotations = (
+            [None] * len(self._rotaries)
+            if isinstance(attend, RotatingAttend)
+            else [rotary.at(positions) for rotary in self._rotaries]
+        )
         delta = None
-        for layer in self.layers:
-            delta = layer(x, delta, rotation, attend)
+        for layer, index in zip(self.layers, self._rotation_of_layer, strict=True):
+            delta = layer(x, delta, rotations[index], attend)
         return self.norm(x, delta)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -21,11 +21,12 @@ from gatewayd_engine.kernels.cpu.step_layout import (
     MatrixField,
     StepShape,
 )
-from gatewayd_engine.model.layers import FeedForward, HeadNorm, RMSNorm
+from gatewayd_engine.model.layers import FeedForward, HeadNorm, ProjectionNorm, RMSNorm, Unnormed
 from gatewayd_engine.model.linears.panel_linear import PanelLinear
 
 if TYPE_CHECKING:
     from gatewayd_engine.model.decoder import Decoder, DecoderLayer
+    from gatewayd_engine.model.rotary_embedding import Rotary
 
 _OF_STEP = np.array(
     (
@@ -132,9 +133,7 @@ class FusedStep:
         self._function = step_code(team.processor, shape).address("step")
         self._blocks = blocks
         self._phases = shape.num_layers * PHASES_PER_LAYER + OTHER_PHASES
-        self._rope = decoder.rotary.by_pair()
         self._given = given = np.zeros(ARGUMENTS, np.int64)
-        given[Argument.ROPE] = self._rope.data_ptr()
         given[Argument.LAYERS] = self._blocks.ctypes.data
         given[Argument.FINAL_NORM] = final_norm.data_ptr()
         self._head = np.zeros(len(MatrixField), np.int64)
@@ -267,7 +266,9 @@ def blocks_of(lines: NDArray[np.int64], most: int) -> NDArray[np.int64]:
 def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
     """Return the fused step of a decoder; None if its layers or sizes have none."""
     spec, head, final = decoder.spec, decoder.head, decoder.norm
-    blocks = [_block(*each) for each in zip(decoder.layers, spec.windows, strict=True)]
+    norms = spec.family.norms
+    of_layers = zip(decoder.layers, spec.windows, decoder.rotaries, strict=True)
+    blocks = [_block(*each) for each in of_layers]
     if not (isinstance(head, PanelLinear) and isinstance(final, RMSNorm)):
         return None
     shape = StepShape(
@@ -283,7 +284,8 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         softcap=spec.attention_softcap,
         activation=spec.activation,
         qk_norm=spec.family.qk_norm,
-        post_norms=spec.family.post_norms,
+        pre_norms=norms.before_attention is not None,
+        post_norms=norms.after_attention is not None,
         page_size=page_size,
         vocab=spec.vocab_size,
         logit_softcap=spec.logit_softcap,
@@ -294,7 +296,7 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
     return FusedStep(decoder, shape, np.stack(found), final.weight, head)
 
 
-def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
+def _block(layer: DecoderLayer, window: int, rotary: Rotary) -> NDArray[np.int64] | None:
     """Return a layer's addresses and sizes, as ``step_layout.LayerField`` orders them.
 
     None if one of its operations is none that a fused step computes.
@@ -313,7 +315,7 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
         if not isinstance(linear, PanelLinear) or linear.is_gated != (at == LayerField.GATE_UP):
             return None
         _describe(linear, block[at:])
-    norms = (
+    norms: tuple[tuple[LayerField, object], ...] = (
         (LayerField.NORM_ATTENTION, layer.before_attention),
         (LayerField.NORM_MLP, layer.before_mlp),
         (LayerField.NORM_AFTER_ATTENTION, layer.after_attention),
@@ -321,11 +323,13 @@ def _block(layer: DecoderLayer, window: int) -> NDArray[np.int64] | None:
         (LayerField.NORM_HEADS, attention.qk_norm),
     )
     for place, norm in norms:
-        if isinstance(norm, RMSNorm | HeadNorm):
+        if isinstance(norm, RMSNorm | HeadNorm | ProjectionNorm):
             block[place] = norm.weight.data_ptr()
-        elif norm is not None:
+        elif norm is not None and not isinstance(norm, Unnormed):
             return None
+    rope = rotary.by_pair()
     block[LayerField.WINDOW] = window
+    block[LayerField.ROPE], block[LayerField.ROPE_STRIDE] = rope.data_ptr(), rope.stride(0)
     return block
 
 

@@ -131,6 +131,11 @@ class JsonFields:
             raise self._wrong(key, "an object")
         return JsonFields(value, f"{self.where}: {key}")
 
+    def over(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> JsonFields:
+        """Return the object with values for absent keys, and with some values replaced."""
+        given = {key: value for key, value in self._values.items() if value is not None}
+        return JsonFields({**self._values, **defaults, **given, **fixed}, self.where)
+
     def _or_default(self, key: str, default: object) -> object:
         value = self._values.get(key)
         value = default if value is None else value

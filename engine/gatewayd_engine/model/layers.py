@@ -161,6 +161,35 @@ class HeadNorm:
         heads.copy_(self._norm(heads))
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class ProjectionNorm:
+    """RMS norms of all queries and of all keys of a token, in place.
+
+    Attributes:
+        query, key: norms of one head that is as wide as all of them.
+        num_heads: number of query heads.
+        weight: of both, float32, shape ``[heads, head_dim]``, queries first.
+    """
+
+    query: Callable[[torch.Tensor], object]
+    key: Callable[[torch.Tensor], object]
+    num_heads: int
+    weight: torch.Tensor
+
+    def __call__(self, heads: torch.Tensor) -> None:
+        """Normalise ``[n, heads, head_dim]``, queries first, in place."""
+        self.query(heads[:, : self.num_heads].flatten(1).unsqueeze(1))
+        self.key(heads[:, self.num_heads :].flatten(1).unsqueeze(1))
+
+
+class Unnormed:
+    """Stands for a norm of the residual stream in layers that have none before a part."""
+
+    def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
+        """Add ``delta`` onto ``x``, ``[n, hidden]``, in place; return ``x``."""
+        return x if delta is None else x.add_(delta)
+
+
 class Gated(BatchInvariantMode):
     """Gated activation ``act(gate) * up``.
 

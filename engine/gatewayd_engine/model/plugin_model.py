@@ -180,10 +180,10 @@ class PluginModel:
         self.sinks: Sequence[torch.Tensor] | None = loaded.sinks
         self._loaded = loaded
 
-    def rotation_table(self) -> torch.Tensor:
+    def rotation_tables(self) -> Sequence[torch.Tensor]:
         """See ``ServableModel``: rotation by nothing, as the layers apply positions themselves."""
         ones = torch.ones(self.spec.max_model_len, 1, device=self.device)
-        return torch.cat((ones, torch.zeros_like(ones)), -1)
+        return [torch.cat((ones, torch.zeros_like(ones)), -1)] * self.spec.num_layers
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend

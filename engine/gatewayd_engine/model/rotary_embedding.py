@@ -13,19 +13,22 @@ import math
 import torch
 
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode, row_chunks
-from gatewayd_engine.model.config.rope import RopeSpec
+from gatewayd_engine.model.config.rope import NONE, RopeSpec
 
 
 class Rotary(BatchInvariantMode):
     """Rotary embedding of the first ``rotary_dim`` dimensions of heads, adjacent ones paired."""
 
-    __slots__ = ("_rotary_dim", "_table")
+    __slots__ = ("_max_len", "_rotary_dim", "_rows")
 
     def __init__(self, spec: RopeSpec, max_len: int, device: torch.device | str) -> None:
         super().__init__()
-        angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies(spec))
+        # Layers without rotary embedding rotate all positions by nothing: one row stands for all.
+        num_rows = 1 if spec.kind == NONE else max_len
+        angles = torch.outer(torch.arange(num_rows, dtype=torch.float32), frequencies(spec))
         # The attention factor is the radius, so that it costs nothing per step.
-        self._table = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)
+        self._rows = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)
+        self._max_len = max_len
         self._rotary_dim = spec.rotary_dim
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
@@ -34,15 +37,16 @@ class Rotary(BatchInvariantMode):
         Returns:
             complex64, shape ``[num_tokens, 1, rotary_dim / 2]``.
         """
-        return self._table.index_select(0, positions).unsqueeze(1)
+        table = self._rows.expand(self._max_len, -1)
+        return table.index_select(0, positions).unsqueeze(1)
 
     def cosines_and_sines(self) -> torch.Tensor:
         """Return the table as real numbers: cosines, then sines, ``[max_len, rotary_dim]``."""
-        return torch.cat((self._table.real, self._table.imag), -1)
+        return torch.cat((self._rows.real, self._rows.imag), -1).expand(self._max_len, -1)
 
     def by_pair(self) -> torch.Tensor:
         """Return a view of the table as real numbers, ``[max_len, rotary_dim / 2, 2]``."""
-        return torch.view_as_real(self._table)
+        return torch.view_as_real(self._rows).expand(self._max_len, -1, -1)
 
     def view(self, heads: torch.Tensor) -> torch.Tensor:
         """Return a view of heads ``[num_tokens, num_heads, head_dim]`` for ``rotate``.
@@ -95,6 +99,8 @@ def frequencies(spec: RopeSpec) -> torch.Tensor:
     """
     exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float32) / spec.rotary_dim
     match spec.kind:
+        case "none":
+            return torch.zeros_like(exponents)
         case "linear":
             return 1.0 / spec.theta**exponents / spec.factor
         case "llama3":

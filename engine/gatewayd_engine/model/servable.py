@@ -89,8 +89,11 @@ class ServableModel(Protocol):
     def spec(self) -> ServableSpec:
         """Sizes of the model."""
 
-    def rotation_table(self) -> torch.Tensor:
-        """Return cosines, then sines, ``[max_len, rotary_dim]``, for a ``RotatingAttend``."""
+    def rotation_tables(self) -> Sequence[torch.Tensor]:
+        """Return cosines, then sines, of each layer, for a ``RotatingAttend``.
+
+        Each has the shape ``[max_len, rotary_dim]``; layers may share one.
+        """
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend

@@ -9,8 +9,9 @@ from pathlib import Path
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
-from gatewayd_engine.model.config.rope import RopeSpec, read_rope
-from gatewayd_engine.model.config.windows import read_windows
+from gatewayd_engine.model.config.rope import RopeSpec, read_layer_ropes, read_rope
+from gatewayd_engine.model.config.text_part import text_part
+from gatewayd_engine.model.config.windows import read_rotated, read_windows
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
@@ -41,9 +42,11 @@ class UnsupportedModel(SpecError):
 class ModelSpec:
     """Model hyperparameters: everything the decoder needs except the weights.
 
-    ``windows`` is per layer and 0 means all positions, ``embedding_scale`` multiplies the
+    ``rope`` is that of layers that attend to all positions, ``layer_ropes`` are per layer,
+    ``windows``, too, and 0 means all positions, ``embedding_scale`` multiplies the
     embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
     ``dtype`` is that of the stored weights, ``family`` holds what the architecture fixes,
+    ``is_text_part`` says whether the checkpoint is multimodal and other parts of it are not read,
     ``quantization`` is the checkpoint's description of its quantization.
     """
 
@@ -60,6 +63,7 @@ class ModelSpec:
     norm_eps: float
     activation: str
     rope: RopeSpec
+    layer_ropes: tuple[RopeSpec, ...]
     windows: tuple[int, ...]
     attention_scale: float
     attention_softcap: float | None
@@ -72,6 +76,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     dtype: str
     moe: MoeSpec | None
+    is_text_part: bool = False
     # Not hashed, as it holds a dict.
     quantization: Announcement | None = field(default=None, hash=False)
 
@@ -99,7 +104,9 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     Raises:
         SpecError: the description is missing, invalid or not supported.
     """
-    config = JsonFields.of_file(folder / "config.json")
+    whole = JsonFields.of_file(folder / "config.json")
+    text = text_part(whole)
+    config = text or whole
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     _refuse_unsupported(config)
@@ -112,16 +119,23 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
             f" num_key_value_heads, {num_kv_heads}"
         )
     head_dim = config.size("head_dim", family.head_dim or max(1, hidden_size // num_heads))
-    rope = read_rope(config, head_dim, family.rope_theta, max_model_len)
+    rope = read_rope(config, family, head_dim, max_model_len)
     if max_model_len is not None and not 0 < max_model_len <= rope.max_len:
         raise SpecError(
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
         )
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
-    is_gemma = architecture == "Gemma2ForCausalLM"
+    rotated = read_rotated(config, family, num_layers)
+    windows = read_windows(config, family, rotated)
     # Gemma scales scores by another number than the size of a head.
-    scalar = config.number("query_pre_attn_scalar", 256) if is_gemma else float(head_dim)
-    has_bias = family.biases == "configured" and config.flag("attention_bias", False)
+    scalar = float(head_dim)
+    if family.query_scalar is not None:
+        scalar = config.number("query_pre_attn_scalar", family.query_scalar)
+    score_cap, logit_cap = family.softcaps or (None, None)
+    if family.softcaps is not None:
+        score_cap = config.optional_number("attn_logit_softcapping", score_cap)
+        logit_cap = config.optional_number("final_logit_softcapping", logit_cap)
+    has_bias = family.biases.endswith("configured") and config.flag("attention_bias", False)
     return ModelSpec(
         architecture=architecture,
         family=family,
@@ -136,20 +150,20 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         norm_eps=config.number("rms_norm_eps"),
         activation=_activation(config, family),
         rope=rope,
-        windows=read_windows(config, family, num_layers),
+        layer_ropes=read_layer_ropes(config, family, rope, windows, rotated),
+        windows=windows,
         attention_scale=scalar**-0.5,
-        attention_softcap=config.optional_number("attn_logit_softcapping", 50.0)
-        if is_gemma
-        else None,
-        logit_softcap=config.optional_number("final_logit_softcapping", 30.0) if is_gemma else None,
+        attention_softcap=score_cap,
+        logit_softcap=logit_cap,
         embedding_scale=hidden_size**0.5 if family.scaled_embedding else None,
         qkv_bias=has_bias or family.biases == "qkv",
-        output_bias=has_bias,
+        output_bias=has_bias and family.biases == "configured",
         mlp_bias=family.mlp_bias and config.flag("mlp_bias", False),
         tie_word_embeddings=config.flag("tie_word_embeddings", family.tied),
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=_dtype(config),
         moe=read_moe(config, family, num_layers),
+        is_text_part=text is not None,
         quantization=_quantization(folder, config),
     )
 

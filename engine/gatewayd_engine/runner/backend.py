@@ -284,8 +284,8 @@ class DeviceBackend:
         # Graphs that are captured from here on hold the address of the shared scratch: it must not
         # grow.
         self._parts.seal()
-        table = decoder.rotation_table()
-        append = Append(decoder.spec.attention, pool, self._kernels, table)
+        tables = decoder.rotation_tables()
+        append = Append(decoder.spec.attention, pool, self._kernels, tables)
         attention = device_attention(
             decoder.spec.attention,
             pool,

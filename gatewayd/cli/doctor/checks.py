@@ -14,22 +14,10 @@ from pathlib import Path
 from gatewayd.cli.doctor.finding import Finding
 from gatewayd.cli.doctor.weights import expected_bytes, files_of_weights
 from gatewayd.config.device_defaults import sizes
-from gatewayd.config.strategies import NATIVE, NONE
+from gatewayd.config.strategies import NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
 
-ARCHITECTURES = frozenset(
-    {
-        "Gemma2ForCausalLM",
-        "LlamaForCausalLM",
-        "MistralForCausalLM",
-        "MixtralForCausalLM",
-        "Phi3ForCausalLM",
-        "Qwen2ForCausalLM",
-        "Qwen3ForCausalLM",
-        "Qwen3MoeForCausalLM",
-    }
-)
 _MIN_PYTHON = (3, 11)
 _GIB = 1 << 30
 # The engine's default, repeated here because its module imports torch.
@@ -122,7 +110,7 @@ def _is_ours(host: str, number: int) -> bool:
 
 
 def model(config: Config) -> Finding:
-    """Check that the model's folder is readable and its architecture supported."""
+    """Check that the model's folder is readable and complete."""
     try:
         folder = model_folder(config)
     except ValueError as error:
@@ -132,11 +120,6 @@ def model(config: Config) -> Finding:
         architecture = str((described.get("architectures") or ["none"])[0])
     except (OSError, ValueError, AttributeError) as error:
         return Finding("model", "failure", f"{folder} is not a Hugging Face checkpoint: {error}")
-    # Another backend may have it, which the check of the backend asks.
-    if architecture not in ARCHITECTURES and config.model.backend == NATIVE:
-        known = ", ".join(sorted(ARCHITECTURES))
-        text = f"{folder}: {architecture} is not served; these are: {known}"
-        return Finding("model", "failure", text)
     missing = [name for name in ("tokenizer.json",) if not (folder / name).is_file()]
     if not config.model.dummy_weights and not files_of_weights(folder):
         missing.append("*.safetensors or *.gguf")

@@ -68,7 +68,7 @@ class Sequences:
         spec = RopeSpec("default", 10_000.0, shape.head_dim, max_len)
         angles = torch.outer(torch.arange(max_len).float(), frequencies(spec))
         table = torch.cat((angles.cos(), angles.sin()), -1).to(device)
-        self.append = Append(shape, self.pool, TorchKernels(), table)
+        self.append = Append(shape, self.pool, TorchKernels(), [table] * shape.num_layers)
         self.rotary = Rotary(spec, max_len, device)
 
     def _empty(self) -> torch.Tensor:

@@ -122,14 +122,14 @@ def test_a_model_is_steady_if_anything_rounds() -> None:
     assert not rounds
     layer = plain.layers[1]
     assert not layer.mlp.down.is_steady
-    assert not plain.rotary.is_steady
+    assert not plain.rotaries[0].is_steady
     # All that a rounding head is given comes from floats.
     for names in (("down_proj",), ("lm_head",)):
         rounds, made = parts_of(rounding(*names))
         assert rounds
         layer = made.layers[0]
         floats = [layer.attention.entry, layer.attention.out, layer.mlp.entry]
-        assert all(part.is_steady for part in (*floats, layer.mlp._gated, made.rotary))
+        assert all(part.is_steady for part in (*floats, layer.mlp._gated, *made.rotaries))
     rounds, made = parts_of(rounding("down_proj"))
     assert isinstance(made.head, Linear)
     assert not made.head.is_steady

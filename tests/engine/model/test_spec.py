@@ -109,6 +109,15 @@ def test_longrope_keeps_to_the_original_context_unless_more_is_asked_for(
         ("Gemma2ForCausalLM", {"sliding_window": 8}, (8, 0, 8, 0)),
         ("Gemma2ForCausalLM", {}, (4096, 0, 4096, 0)),
         ("Phi3ForCausalLM", {"sliding_window": 8}, (8, 8, 8, 8)),
+        ("Gemma3ForCausalLM", {"sliding_window_pattern": 2, "sliding_window": 8}, (8, 0, 8, 0)),
+        ("Olmo3ForCausalLM", {}, (4096, 4096, 4096, 0)),
+        ("SmolLM3ForCausalLM", {"sliding_window": 8}, (0, 0, 0, 0)),
+        ("SmolLM3ForCausalLM", {"sliding_window": 8, "use_sliding_window": True}, (0, 0, 0, 8)),
+        (
+            "SmolLM3ForCausalLM",
+            {"sliding_window": 8, "use_sliding_window": True, "no_rope_layers": [0, 1, 1, 0, 1]},
+            (8, 0, 0, 8),
+        ),
     ],
 )
 def test_windows_are_those_of_the_family(
@@ -116,6 +125,60 @@ def test_windows_are_those_of_the_family(
 ) -> None:
     changes = {"architectures": [architecture], "num_hidden_layers": 4, **changes}
     assert spec_of(tmp_path, changes).windows == windows
+
+
+@pytest.mark.parametrize(
+    ("architecture", "changes", "kinds", "thetas"),
+    [
+        (
+            "Gemma3ForCausalLM",
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
+            ("default", "default", "linear"),
+            (1e4, 1e4, 5e5),
+        ),
+        (
+            "Gemma3ForCausalLM",
+            {"rope_theta": None, "rope_local_base_freq": 100.0},
+            ("default", "default", "default"),
+            (100.0, 100.0, 1e6),
+        ),
+        (
+            "Gemma3ForCausalLM",
+            {
+                "rope_parameters": {
+                    "full_attention": {"rope_theta": 7.0},
+                    "sliding_attention": {"rope_theta": 9.0},
+                }
+            },
+            ("default", "default", "default"),
+            (9.0, 9.0, 7.0),
+        ),
+        (
+            "Olmo3ForCausalLM",
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "yarn", "factor": 8.0}},
+            ("default", "default", "yarn"),
+            (5e5, 5e5, 5e5),
+        ),
+        (
+            "SmolLM3ForCausalLM",
+            {"rope_theta": 5e5, "no_rope_layers": [1, 0, 1]},
+            ("default", "none", "default"),
+            (5e5, 5e5, 5e5),
+        ),
+    ],
+)
+def test_layers_rotate_as_those_of_the_family(
+    tmp_path: Path,
+    architecture: str,
+    changes: dict[str, Any],
+    kinds: tuple[str, ...],
+    thetas: tuple[float, ...],
+) -> None:
+    fixed = {"architectures": [architecture], "num_hidden_layers": 3, "sliding_window_pattern": 3}
+    types = ["sliding_attention", "sliding_attention", "full_attention"]
+    spec = spec_of(tmp_path, {**fixed, "layer_types": types, **changes})
+    assert tuple(rope.kind for rope in spec.layer_ropes) == kinds
+    assert tuple(rope.theta for rope in spec.layer_ropes) == thetas
 
 
 def test_every_checkpoint_of_transformers_is_read(
@@ -167,6 +230,21 @@ def test_every_checkpoint_of_transformers_is_read(
         (
             {"architectures": ["Gemma2ForCausalLM"], "layer_types": ["full_attention"]},
             "for each of 6 layers",
+        ),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [1, 0]},
+            "no_rope_layers must have a 0 or 1 for each of 6 layers",
+        ),
+        (
+            {"architectures": ["SmolLM3ForCausalLM"], "no_rope_layers": [2] * 6},
+            "no_rope_layers must have a 0 or 1",
+        ),
+        (
+            {
+                "architectures": ["Olmo3ForCausalLM"],
+                "rope_parameters": {"sliding_attention": {"rope_type": "linear"}},
+            },
+            "sliding_attention lacks factor",
         ),
         (
             {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True},
@@ -224,7 +302,8 @@ ODD: tuple[Any, ...] = (
 
 
 @pytest.mark.parametrize(
-    "name", ["llama3", "llama_yarn", "phi3_longrope", "qwen2", "gemma2", "qwen3_moe"]
+    "name",
+    ["llama3", "llama_yarn", "phi3_longrope", "qwen2", "gemma2", "olmo3", "smollm3", "qwen3_moe"],
 )
 def test_any_odd_value_is_either_served_or_refused_by_name(
     name: str, checkpoint: Callable[[str], Path], tmp_path: Path

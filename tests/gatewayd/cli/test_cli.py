@@ -154,13 +154,6 @@ def test_serve_names_a_config_json_that_cannot_be_read(tmp_path: Path, text: str
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_knows_the_architectures_of_the_engine() -> None:
-    from gatewayd.cli.doctor.checks import ARCHITECTURES
-    from gatewayd_engine.model.config.families import FAMILIES
-
-    assert set(FAMILIES) == ARCHITECTURES
-
-
 @pytest.mark.parametrize("words", [("plugin",), ("plugins",), ("plugin", "list")])
 def test_plugin_lists_what_is_installed_and_what_is_enabled(words: tuple[str, ...]) -> None:
     rows = _json(*words)

@@ -113,7 +113,7 @@ class Contexts:
 
     def by_decode(self, kernels: Kernels) -> Trial:
         """As captured decode steps attend by our kernels; see ``attention/decode.py``."""
-        append = Append(self.shape, self.pool, kernels, torch.empty(0))
+        append = Append(self.shape, self.pool, kernels, ())
         of = DecodeKernels(self.shape, self.pool, append, kernels, self.lines, self._max_len)
         splits, out = of.splits(self.lines, 0), torch.empty_like(self.queries)
         calls = [
@@ -130,7 +130,7 @@ class Contexts:
 
     def by_slots(self, kernels: Kernels) -> Trial:
         """As steps that verify drafts attend; see ``attention/slots.py``."""
-        append = Append(self.shape, self.pool, kernels, torch.empty(0))
+        append = Append(self.shape, self.pool, kernels, ())
         of = SlotAttention(self.shape, self.pool, append, kernels, self._max_len)
         splits, out = of.splits(self.lines, self.width), of.allocate_output(len(self.queries))
         scratch = of.scratch([(self.lines, self.width)]) if splits > 1 else None

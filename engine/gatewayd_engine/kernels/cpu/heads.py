@@ -50,9 +50,14 @@ def prepare_heads(
         keys: of the row's slot.
     """
     rotated = shape.num_heads + shape.num_kv_heads
+    if shape.qk_norm == "projection":
+        begin = shape.num_heads * shape.head_dim
+        for first, count in ((0, shape.num_heads), (begin, shape.num_kv_heads)):
+            x, size = qkv + first, count * shape.head_dim
+            normalise(f, x, norms + first, x, size, lanes, shape.norm_eps)
     with f.loop(0, rotated) as index:
         head = qkv + index * shape.head_dim
-        if shape.qk_norm:
+        if shape.qk_norm == "head":
             weight = norms + index * shape.head_dim
             normalise(f, head, weight, head, shape.head_dim, lanes, shape.norm_eps)
         rotate(f, head, rotation, shape.rotary_dim, lanes)

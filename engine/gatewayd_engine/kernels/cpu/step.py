@@ -44,6 +44,7 @@ class _Step:
         self.rows = self.given[Argument.ROWS]
         self.phases = Phases(self.f, processor, given)
         self.stream, self.normed = self.floats(Argument.STREAM), self.floats(Argument.NORMED)
+        self.inputs = self.normed if shape.pre_norms else self.stream
         self.sums = self.own(Argument.SUMS, self.given[Argument.SUMS_STRIDE])
         self.scores_stride = self.given[Argument.SCORES_STRIDE]
         group = shape.num_heads // shape.num_kv_heads
@@ -144,7 +145,7 @@ def add_step(module: ir.Module, processor: Processor, shape: StepShape) -> Kerne
         s.product(
             s.matrix(LayerField.GATE_UP),
             s.rows,
-            s.normed,
+            s.inputs,
             shape.hidden,
             gated,
             size,
@@ -196,11 +197,14 @@ def _logits(s: _Step) -> None:
 
 def _norm(s: _Step, at: LayerField, after: LayerField | None) -> None:
     """Emit a norm of the residual stream, after adding a normalised branch if there is one."""
+    if not s.shape.pre_norms and after is None:
+        return
     with s.each_row() as row:
         if after is not None:
             _add_branch(s, row, after)
-        x, out = (s.row(base, row, s.shape.hidden) for base in (s.stream, s.normed))
-        normalise(s.f, x, s.weight(at), out, s.shape.hidden, s.lanes, s.shape.norm_eps)
+        if s.shape.pre_norms:
+            x, out = (s.row(base, row, s.shape.hidden) for base in (s.stream, s.normed))
+            normalise(s.f, x, s.weight(at), out, s.shape.hidden, s.lanes, s.shape.norm_eps)
 
 
 def _branch(
@@ -226,17 +230,18 @@ def _attention(s: _Step, layer: Value) -> None:
     f, shape, lanes = s.f, s.shape, s.lanes
     pool = PagedHeads(shape)
     qkv = s.floats(Argument.QKV)
-    s.product(s.matrix(LayerField.QKV), s.rows, s.normed, shape.hidden, qkv, shape.qkv, STORE)
+    s.product(s.matrix(LayerField.QKV), s.rows, s.inputs, shape.hidden, qkv, shape.qkv, STORE)
     slots, lines = s.given.pointer(Argument.SLOTS, I64), s.given.pointer(Argument.LINES, I64)
     positions = s.given.pointer(Argument.POSITIONS, I64)
     table, pages = s.given.pointer(Argument.TABLE, I64), s.given[Argument.PAGES]
     keys = s.floats(Argument.POOL) + layer * pool.layer
-    rope = s.floats(Argument.ROPE)
+    rope = s.block_of_layer.pointer(LayerField.ROPE, F32)
+    rope_stride = s.block_of_layer[LayerField.ROPE_STRIDE]
     with s.each_row() as row:
         slot = slots[row]
         page = table[lines[row] * pages + slot // shape.page_size]
         own = keys + page * pool.page + slot % shape.page_size * pool.token
-        rotation = rope + positions[row] * shape.rotary_dim
+        rotation = rope + positions[row] * rope_stride
         prepare_heads(
             f,
             shape,

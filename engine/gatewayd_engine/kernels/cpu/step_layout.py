@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class StepShape:
         scale: factor of the attention scores.
         softcap: of the attention scores; None for none.
         activation: of the feed-forward part.
-        qk_norm: whether each head of queries and keys is normalised.
+        qk_norm: what is normalised before rotary; see ``Family``.
+        pre_norms: whether inputs of attention and feed-forward are normalised.
         post_norms: whether outputs of attention and feed-forward are normalised.
         page_size: KV slots of a page.
         vocab: number of logits.
@@ -36,7 +38,8 @@ class StepShape:
     scale: float
     softcap: float | None
     activation: str
-    qk_norm: bool
+    qk_norm: Literal["head", "projection"] | None
+    pre_norms: bool
     post_norms: bool
     page_size: int
     vocab: int
@@ -68,11 +71,11 @@ class Argument(IntEnum):
     and the number of rows, ``[NUM_BLOCKS + 1]``. ``SCORES``: scratch, ``SCORES_STRIDE`` numbers for
     each thread, each of ``BLOCK_ROWS`` rows, which a block has at most, and each query head of a
     KV head.
-    ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``ROPE``: cosines and sines
-    ``[positions, rotary_dim / 2, 2]``. ``WANTED``: the ``NUM_WANTED`` rows of the result that get
-    logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix. ``LOGITS``: ``[wanted,
-    vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index, ``[wanted]``; where one of
-    ``TEMPERATURES``, float32 ``[wanted]``, is above 0, a token drawn by its number of ``UNIFORMS``,
+    ``SUMS``: scratch, ``SUMS_STRIDE`` numbers for each thread. ``WANTED``: the ``NUM_WANTED`` rows
+    of the result that get logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix.
+    ``LOGITS``: ``[wanted, vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index,
+    ``[wanted]``; where one of ``TEMPERATURES``, float32 ``[wanted]``, is above 0, a token drawn by
+    its number of ``UNIFORMS``,
     float64; both null where none is. ``ROUNDED``: scratch for the rounded inputs of a product, the
     widest of them for as many rows.
     """
@@ -90,29 +93,28 @@ class Argument(IntEnum):
     TABLE = 10
     PAGES = 11
     POOL = 12
-    ROPE = 13
-    LAYERS = 14
-    FINAL_NORM = 15
-    SCORES = 16
-    SCORES_STRIDE = 17
-    SUMS = 18
-    SUMS_STRIDE = 19
-    VISIBLE = 20
-    VISIBLE_STRIDE = 21
-    DRAFTS = 22
-    WANTED = 23
-    NUM_WANTED = 24
-    SELECTED = 25
-    HEAD = 26
-    LOGITS = 27
-    BEST = 28
-    TOKENS = 29
-    ROUNDED = 30
-    BLOCKS = 31
-    NUM_BLOCKS = 32
-    BLOCK_ROWS = 33
-    TEMPERATURES = 34
-    UNIFORMS = 35
+    LAYERS = 13
+    FINAL_NORM = 14
+    SCORES = 15
+    SCORES_STRIDE = 16
+    SUMS = 17
+    SUMS_STRIDE = 18
+    VISIBLE = 19
+    VISIBLE_STRIDE = 20
+    DRAFTS = 21
+    WANTED = 22
+    NUM_WANTED = 23
+    SELECTED = 24
+    HEAD = 25
+    LOGITS = 26
+    BEST = 27
+    TOKENS = 28
+    ROUNDED = 29
+    BLOCKS = 30
+    NUM_BLOCKS = 31
+    BLOCK_ROWS = 32
+    TEMPERATURES = 33
+    UNIFORMS = 34
 
 
 ARGUMENTS = len(Argument)
@@ -136,7 +138,11 @@ class MatrixField(IntEnum):
 
 
 class LayerField(IntEnum):
-    """Index of a number in a layer's block: four matrices, norms' weights, the sliding window."""
+    """Index of a number in a layer's block: four matrices, norms' weights, the sliding window.
+
+    ``ROPE``: cosines and sines, ``rotary_dim / 2`` pairs for each position. ``ROPE_STRIDE``:
+    numbers from one position to the next, 0 where all rotate alike.
+    """
 
     QKV = 0
     OUT = 8
@@ -148,6 +154,8 @@ class LayerField(IntEnum):
     NORM_AFTER_MLP = 35
     NORM_HEADS = 36
     WINDOW = 37
+    ROPE = 38
+    ROPE_STRIDE = 39
 
 
 MATRICES = (LayerField.QKV, LayerField.OUT, LayerField.GATE_UP, LayerField.DOWN)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from gatewayd_engine.model.assembly.linears import LinearBuilder
 from gatewayd_engine.model.decoder import Attention
+from gatewayd_engine.model.layers import ProjectionNorm
 from gatewayd_engine.model.loading.kv_scales import (
     KvScales,
     row_factors,
@@ -31,7 +32,7 @@ class AttentionBuilder:
         kv_scales: KV cache scales by layer, to be folded into the weights.
 
     Attributes:
-        rotary: rotary embedding shared by the layers.
+        rotaries: rotary embedding of each layer, the same object where settings are equal.
     """
 
     def __init__(
@@ -41,12 +42,15 @@ class AttentionBuilder:
         parts: LayerParts,
         kv_scales: Mapping[int, KvScales],
     ) -> None:
-        self.rotary = Rotary(spec.rope, spec.max_model_len, linears.device)
+        made = {
+            rope: Rotary(rope, spec.max_model_len, linears.device) for rope in {*spec.layer_ropes}
+        }
+        self.rotaries = tuple(made[rope] for rope in spec.layer_ropes)
         self._spec = spec
         self._linears = linears
         self._parts = parts
         self._kv_scales = kv_scales
-        self._buffers = HeadBuffers(spec, self.rotary)
+        self._buffers = HeadBuffers(spec, self.rotaries[0])
         self._order = _order(spec, linears.device)
 
     def attention(self, index: int) -> Attention:
@@ -70,22 +74,36 @@ class AttentionBuilder:
             None if bias is None else bias[self._order],
         )
         out = self._linears.packed(name, back, self._linears.read_bias((name,)))
-        qk_norm = None
-        if spec.family.qk_norm:
-            query = self._linears.weights.tensor(f"{prefix}.q_norm.weight").expand(
-                spec.num_heads, -1
-            )
-            key = self._linears.weights.tensor(f"{prefix}.k_norm.weight").expand(
-                spec.num_kv_heads, -1
-            )
-            norms = torch.cat((query, key))
-            if scales is not None:
-                norms = scaled_norms(norms, spec, scales)
-            # In the order of the projection's rows, which are interleaved as well.
-            norms = interleave_pairs(norms, spec.rope.rotary_dim)
-            self._linears.nbytes += norms.nbytes
-            qk_norm = self._parts.head_norm(norms, spec.norm_eps)
-        return Attention(index, self.rotary, self._buffers, qkv, out, qk_norm)
+        qk_norm = None if spec.family.qk_norm is None else self._qk_norm(prefix, scales)
+        return Attention(index, self.rotaries[index], self._buffers, qkv, out, qk_norm)
+
+    def _qk_norm(self, prefix: str, scales: KvScales | None) -> Callable[[torch.Tensor], object]:
+        """Build the in-place norm of queries and keys, ``[n, heads, head_dim]``."""
+        spec, read = self._spec, self._linears.weights.tensor
+        heads = (spec.num_heads, spec.num_kv_heads)
+        # Of a head, the weight is the same for all of them.
+        norms = torch.cat(
+            [
+                read(f"{prefix}.{name}.weight").view(-1, spec.head_dim).expand(count, -1)
+                for name, count in zip(("q_norm", "k_norm"), heads, strict=True)
+            ]
+        )
+        # Stored as in the other norms.
+        norms = norms.float() + float(spec.family.norm_offset)
+        if scales is not None:
+            norms = scaled_norms(norms, spec, scales)
+        # In the order of the projection's rows.
+        norms = _in_pairs(norms, spec)
+        self._linears.nbytes += norms.nbytes
+        if spec.family.qk_norm == "head":
+            return self._parts.head_norm(norms, spec.norm_eps)
+        query, key = (some.reshape(1, -1) for some in torch.split_with_sizes(norms, heads))
+        return ProjectionNorm(
+            self._parts.head_norm(query, spec.norm_eps),
+            self._parts.head_norm(key, spec.norm_eps),
+            spec.num_heads,
+            norms.contiguous(),
+        )
 
 
 def _order(spec: ModelSpec, device: torch.device) -> torch.Tensor:
@@ -97,5 +115,10 @@ def _order(spec: ModelSpec, device: torch.device) -> torch.Tensor:
     heads = torch.arange((rotated + spec.num_kv_heads) * spec.head_dim, device=device)
     # Row indices in place of rows: one selection then reorders codes, scales and biases alike.
     heads = torch.unflatten(heads, 0, (-1, spec.head_dim))
-    turned = interleave_pairs(heads[:rotated], spec.rope.rotary_dim)
+    turned = _in_pairs(heads[:rotated], spec)
     return torch.cat((turned, heads[rotated:])).flatten()
+
+
+def _in_pairs(rows: torch.Tensor, spec: ModelSpec) -> torch.Tensor:
+    """Order dimensions of heads ``[heads, head_dim]`` so that those of a pair are adjacent."""
+    return rows if spec.family.adjacent_pairs else interleave_pairs(rows, spec.rope.rotary_dim)

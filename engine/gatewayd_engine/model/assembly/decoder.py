@@ -12,10 +12,9 @@ from gatewayd_engine.model.assembly.linears import LinearBuilder, Quantize, Weig
 from gatewayd_engine.model.assembly.mlp import MlpBuilder
 from gatewayd_engine.model.decoder import Decoder, DecoderLayer, Mlp
 from gatewayd_engine.model.embedding_table import EmbeddingTable, FloatTable, embedding_table
-from gatewayd_engine.model.layers import FeedForward, LinearOp
+from gatewayd_engine.model.layers import FeedForward, LinearOp, Unnormed
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.loading.kv_scales import KvScales
-from gatewayd_engine.model.loading.layout import layer_norms
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import LayerParts, Norm
 from gatewayd_engine.model.rotary_embedding import Rotary
@@ -66,7 +65,7 @@ def assemble(
     return Decoder(
         spec,
         embedding,
-        builder.rotary,
+        builder.rotaries,
         layers,
         norm,
         head,
@@ -103,9 +102,9 @@ class LayerBuilder:
         self._mlps = MlpBuilder(spec, self.linears, parts)
 
     @property
-    def rotary(self) -> Rotary:
-        """Rotary embedding shared by the layers."""
-        return self._attention.rotary
+    def rotaries(self) -> tuple[Rotary, ...]:
+        """Rotary embedding of each layer, the same object where settings are equal."""
+        return self._attention.rotaries
 
     @property
     def is_capturable(self) -> bool:
@@ -119,15 +118,18 @@ class LayerBuilder:
         mlp = self._mlps.mlp(index) if mlp is None else mlp
         # Parts before norms: a norm may produce the form that the matrix after it reads. Norms
         # after a part feed the residual stream instead.
-        entries = (attention.entry, mlp.entry, None, None)
-        before_attention, before_mlp, *after = (
-            self.linears.norm(f"{prefix}.{name}", entry)
-            for name, entry in zip(layer_norms(spec), entries, strict=False)
-        )
-        after_attention, after_mlp = after or (None, None)
+        norms = spec.family.norms
         return DecoderLayer(
-            attention, mlp, before_attention, before_mlp, after_attention, after_mlp
+            attention,
+            mlp,
+            self._norm(prefix, norms.before_attention, attention.entry) or Unnormed(),
+            self._norm(prefix, norms.before_mlp, mlp.entry) or Unnormed(),
+            self._norm(prefix, norms.after_attention),
+            self._norm(prefix, norms.after_mlp),
         )
+
+    def _norm(self, prefix: str, name: str | None, entry: LinearOp | None = None) -> Norm | None:
+        return None if name is None else self.linears.norm(f"{prefix}.{name}", entry)
 
     def router(self, index: int) -> Router:
         """Build the expert router of a layer; see ``MlpBuilder.router``."""
@@ -137,10 +139,11 @@ class LayerBuilder:
         """Build one of the experts of a layer."""
         return self._mlps.expert(index, number)
 
-    def norm(self, name: str) -> Norm:
-        """Build a norm of the residual stream."""
-        return self.linears.norm(name)
+    def norm_before_mlp(self, index: int) -> Norm:
+        """Build the norm of the input of a layer's feed-forward part."""
+        name = self._spec.family.norms.before_mlp
+        return self._norm(f"model.layers.{index}", name) or Unnormed()
 
     def set_batch_invariant(self, head: LinearOp) -> bool:
         """Make float operations batch-invariant; see ``LinearBuilder.set_batch_invariant``."""
-        return self.linears.set_batch_invariant(head, (self.rotary, *self._mlps.gates))
+        return self.linears.set_batch_invariant(head, (*self.rotaries, *self._mlps.gates))

@@ -7,21 +7,70 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
+class LayerNorms:
+    """Names of a layer's norms; None for none.
+
+    Attributes:
+        before_attention, before_mlp: of the parts' inputs.
+        after_attention, after_mlp: of their outputs, before these are added to the residual stream.
+    """
+
+    before_attention: str | None = "input_layernorm"
+    before_mlp: str | None = "post_attention_layernorm"
+    after_attention: str | None = None
+    after_mlp: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the order of computation."""
+        both = (self.before_attention, self.after_attention, self.before_mlp, self.after_mlp)
+        return tuple(name for name in both if name is not None)
+
+
+_AROUND = LayerNorms(
+    before_mlp="pre_feedforward_layernorm",
+    after_attention="post_attention_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+_AFTER = LayerNorms(
+    before_attention=None,
+    before_mlp=None,
+    after_attention="post_attention_layernorm",
+    after_mlp="post_feedforward_layernorm",
+)
+_GLM = LayerNorms(after_attention="post_self_attn_layernorm", after_mlp="post_mlp_layernorm")
+
+
+@dataclass(frozen=True, slots=True)
 class Family:
     """Differences from Llama fixed by the architecture; the rest is read from config.json.
 
     Attributes:
         biases: which attention projections have one: all or none as ``attention_bias`` says,
-            query, key and value only, or none.
+            query, key and value only, these as ``attention_bias`` says, or none.
         mlp_bias: whether config.json may ask for biases in the feed-forward part.
-        qk_norm: queries and keys are normalised per head before rotary.
-        post_norms: the outputs of attention and feed-forward are normalised too.
+        qk_norm: what is normalised before rotary: each head of queries and keys, all queries and
+            all keys of a token together, or nothing.
+        norms: of each layer.
         norm_offset: norm weights are stored as their difference from one.
         scaled_embedding: embeddings are multiplied by the root of the hidden size.
         windows: which layers have a sliding window: none, all where ``sliding_window`` is set,
             all where ``use_sliding_window`` is, those that ``layer_types`` or
-            ``max_window_layers`` name, every other one.
+            ``max_window_layers`` name, all but every ``full_interval``-th one, or those without
+            rotary embedding where ``use_sliding_window`` is set.
         window: the window when config.json says nothing; None for none.
+        full_interval: see ``windows``; when config.json says nothing.
+        unrotated_interval: every such layer has no rotary embedding when config.json says nothing;
+            None for none.
+        adjacent_pairs: rotary embedding rotates adjacent dimensions, not those of the two halves.
+        rotated: part of a head that is rotated when config.json says nothing.
+        local_theta: base of the wavelengths in layers with a sliding window, whose positions are
+            not scaled, when config.json says nothing; 0 for that of the other layers, None where
+            all layers rotate alike.
+        query_scalar: scores are divided by the root of ``query_pre_attn_scalar``, by default this
+            number; None for the size of a head.
+        softcaps: bounds of scores and of logits when config.json says nothing; None where it must
+            not say anything.
         experts: naming scheme of the experts' weights; None for a dense model.
         head_dim: when config.json says nothing; None for hidden size over heads.
         rope_theta: when config.json says nothing.
@@ -31,14 +80,21 @@ class Family:
     "When config.json says nothing" marks default values.
     """
 
-    biases: Literal["configured", "qkv", "none"] = "none"
+    biases: Literal["configured", "qkv", "qkv_configured", "none"] = "none"
     mlp_bias: bool = False
-    qk_norm: bool = False
-    post_norms: bool = False
+    qk_norm: Literal["head", "projection"] | None = None
+    norms: LayerNorms = LayerNorms()
     norm_offset: bool = False
     scaled_embedding: bool = False
-    windows: Literal["none", "all", "used", "listed", "alternating"] = "none"
+    windows: Literal["none", "all", "used", "listed", "interval", "unrotated"] = "none"
     window: int | None = None
+    full_interval: int = 2
+    unrotated_interval: int | None = None
+    adjacent_pairs: bool = False
+    rotated: float = 1.0
+    local_theta: float | None = None
+    query_scalar: float | None = None
+    softcaps: tuple[float | None, float | None] | None = None
     experts: Literal["mixtral", "qwen"] | None = None
     head_dim: int | None = None
     rope_theta: float = 10_000.0
@@ -51,23 +107,69 @@ FAMILIES = {
     "MistralForCausalLM": Family(windows="all", window=4096),
     "Qwen2ForCausalLM": Family(biases="qkv", windows="listed", window=4096),
     "Qwen3ForCausalLM": Family(
-        biases="configured", qk_norm=True, windows="listed", window=4096, head_dim=128
+        biases="configured", qk_norm="head", windows="listed", window=4096, head_dim=128
     ),
     "Phi3ForCausalLM": Family(windows="all"),
     "Gemma2ForCausalLM": Family(
         biases="configured",
-        post_norms=True,
+        norms=_AROUND,
         norm_offset=True,
         scaled_embedding=True,
-        windows="alternating",
+        windows="interval",
         window=4096,
+        query_scalar=256,
+        softcaps=(50.0, 30.0),
         head_dim=256,
+        activation="gelu_pytorch_tanh",
+        tied=True,
+    ),
+    "Gemma3ForCausalLM": Family(
+        biases="configured",
+        qk_norm="head",
+        norms=_AROUND,
+        norm_offset=True,
+        scaled_embedding=True,
+        windows="interval",
+        window=4096,
+        full_interval=6,
+        local_theta=10_000.0,
+        query_scalar=256,
+        softcaps=(None, None),
+        head_dim=256,
+        rope_theta=1_000_000.0,
         activation="gelu_pytorch_tanh",
         tied=True,
     ),
     "MixtralForCausalLM": Family(windows="all", experts="mixtral", rope_theta=1_000_000.0),
     "Qwen3MoeForCausalLM": Family(
-        biases="configured", qk_norm=True, windows="used", window=4096, experts="qwen"
+        biases="configured", qk_norm="head", windows="used", window=4096, experts="qwen"
+    ),
+    "Olmo2ForCausalLM": Family(
+        biases="configured", qk_norm="projection", norms=_AFTER, rope_theta=500_000.0
+    ),
+    "Olmo3ForCausalLM": Family(
+        biases="configured",
+        qk_norm="projection",
+        norms=_AFTER,
+        windows="interval",
+        window=4096,
+        full_interval=4,
+        local_theta=0.0,
+        rope_theta=500_000.0,
+    ),
+    "SmolLM3ForCausalLM": Family(
+        biases="configured",
+        mlp_bias=True,
+        windows="unrotated",
+        unrotated_interval=4,
+        rope_theta=2_000_000.0,
+        tied=True,
+    ),
+    "GlmForCausalLM": Family(
+        biases="qkv_configured", adjacent_pairs=True, rotated=0.5, head_dim=128
+    ),
+    "Glm4ForCausalLM": Family(
+        biases="qkv_configured", norms=_GLM, adjacent_pairs=True, rotated=0.5, head_dim=128
     ),
 }
 
@@ -78,7 +180,13 @@ MODEL_TYPES = {
     "qwen3": "Qwen3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
     "gemma2": "Gemma2ForCausalLM",
+    "gemma3_text": "Gemma3ForCausalLM",
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "olmo3": "Olmo3ForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
+    "glm": "GlmForCausalLM",
+    "glm4": "Glm4ForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

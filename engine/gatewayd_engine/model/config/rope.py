@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gatewayd_engine.model.config.families import Family
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+NONE = "none"
+"""Kind of a layer without rotary embedding."""
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +20,7 @@ class RopeSpec:
     """Rotary position embedding settings.
 
     Attributes:
-        kind: one of ``KINDS``.
+        kind: one of ``KINDS``, or ``NONE``.
         theta: base of the wavelengths.
         rotary_dim: leading dimensions of each head that are rotated, even.
         magnitude: attention factor, multiplied with cosine and sine.
@@ -46,14 +51,16 @@ class RopeSpec:
 
 
 def read_rope(
-    config: JsonFields, head_dim: int, default_theta: float, wanted_len: int | None
+    config: JsonFields, family: Family, head_dim: int, wanted_len: int | None
 ) -> RopeSpec:
-    """Read ``rope_parameters``, or ``rope_scaling`` and ``rope_theta`` of older configs.
+    """Read the settings of layers that attend to all positions.
+
+    They are in ``rope_parameters``, or in ``rope_scaling`` and ``rope_theta`` of older configs.
 
     Args:
         config: of config.json.
+        family: of the model.
         head_dim: size of a head.
-        default_theta: when the config has none.
         wanted_len: configured context length. Longrope has two sets of factors, and cached keys
             cannot switch between them, so one is selected here: the short set, which is limited to
             the original context, unless a longer context is configured.
@@ -61,10 +68,63 @@ def read_rope(
     Raises:
         SpecError: a kind or a value that is not supported.
     """
-    given = config.inner("rope_parameters") or config.inner("rope_scaling") or JsonFields({}, "")
-    for key in ("full_attention", "sliding_attention"):
-        if key in given:
-            raise SpecError(f"{given.where} differs by layer ({key}); that is not supported")
+    given = _given(config)
+    if family.local_theta is not None:
+        given = given.inner("full_attention") or given
+    else:
+        for key in _LAYER_TYPES:
+            if key in given:
+                raise SpecError(f"{given.where} differs by layer ({key}); that is not supported")
+    theta = given.number("rope_theta", config.number("rope_theta", family.rope_theta))
+    part = config.number("partial_rotary_factor", family.rotated)
+    rotary_dim = int(head_dim * given.number("partial_rotary_factor", part))
+    if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
+        raise SpecError(
+            f"{config.where}: {rotary_dim} of {head_dim} dimensions of a head would be rotated;"
+            " that must be an even part of it"
+        )
+    return _read(config, given, theta, rotary_dim, wanted_len)
+
+
+def read_layer_ropes(
+    config: JsonFields,
+    family: Family,
+    rope: RopeSpec,
+    windows: Sequence[int],
+    rotated: Sequence[bool],
+) -> tuple[RopeSpec, ...]:
+    """Read the settings of each layer.
+
+    Args:
+        config: of config.json.
+        family: of the model.
+        rope: of layers that attend to all positions.
+        windows: sliding window of each layer, 0 for all positions.
+        rotated: whether each layer has a rotary embedding.
+
+    Raises:
+        SpecError: a kind or a value that is not supported.
+    """
+    local = rope
+    if family.local_theta is not None:
+        # Older configs have one set of parameters, which is that of the other layers.
+        given = _given(config).inner("sliding_attention") or JsonFields({}, config.where)
+        theta = config.number("rope_local_base_freq", family.local_theta or rope.theta)
+        local = _read(config, given, given.number("rope_theta", theta), rope.rotary_dim, None)
+    none = RopeSpec(NONE, rope.theta, rope.rotary_dim, rope.max_len)
+    return tuple(
+        (local if window else rope) if has_rope else none
+        for window, has_rope in zip(windows, rotated, strict=True)
+    )
+
+
+def _given(config: JsonFields) -> JsonFields:
+    return config.inner("rope_parameters") or config.inner("rope_scaling") or JsonFields({}, "")
+
+
+def _read(
+    config: JsonFields, given: JsonFields, theta: float, rotary_dim: int, wanted_len: int | None
+) -> RopeSpec:
     # ``type`` is the older name of the field.
     kind = given.text("rope_type", given.text("type", "default"))
     # The first Phi-3 releases wrote these names for what is longrope there.
@@ -73,14 +133,6 @@ def read_rope(
     if kind not in KINDS:
         raise SpecError(
             f"{given.where}: rope type {kind!r} is not supported; supported are {', '.join(KINDS)}"
-        )
-    theta = given.number("rope_theta", config.number("rope_theta", default_theta))
-    part = given.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
-    rotary_dim = int(head_dim * part)
-    if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
-        raise SpecError(
-            f"{config.where}: {rotary_dim} of {head_dim} dimensions of a head would be rotated;"
-            " that must be an even part of it"
         )
     if theta <= 1:
         raise SpecError(f"{config.where}: rope_theta must be above 1, not {theta}")

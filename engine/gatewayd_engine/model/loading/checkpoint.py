@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from gatewayd_engine.model.config.text_part import text_tensor
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.loading.kv_scales import KvScales, scale_names, used_scales
@@ -75,7 +76,8 @@ class Checkpoint:
             )
         if has_gguf(folder):
             return cls(folder, spec, scheme, GgufSource(folder, spec))
-        return cls(folder, spec, scheme, split_experts(SafetensorsSource(folder), spec))
+        source = SafetensorsSource(folder, text_tensor if spec.is_text_part else str)
+        return cls(folder, spec, scheme, split_experts(source, spec))
 
     @property
     def files(self) -> list[str]:

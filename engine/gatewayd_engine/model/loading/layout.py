@@ -29,7 +29,7 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
     for index in range(spec.num_layers):
         prefix = f"model.layers.{index}"
-        for norm in layer_norms(spec):
+        for norm in spec.family.norms.names:
             shapes[f"{prefix}.{norm}.weight"] = (spec.hidden_size,)
         shapes |= _attention(spec, f"{prefix}.self_attn", present)
         if spec.moe is not None and spec.moe.layers[index]:
@@ -46,22 +46,6 @@ def matrices(shapes: Shapes) -> dict[str, Matrix]:
         for name, shape in shapes.items()
         if name.endswith(_WEIGHT) and len(shape) == 2
     }
-
-
-def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
-    """Return the norms of a layer: before attention, before feed-forward, and perhaps after each.
-
-    In models with norms on both sides, "post_attention" follows attention as its name says; in
-    others it is the norm before the feed-forward part.
-    """
-    if not spec.family.post_norms:
-        return ("input_layernorm", "post_attention_layernorm")
-    return (
-        "input_layernorm",
-        "pre_feedforward_layernorm",
-        "post_attention_layernorm",
-        "post_feedforward_layernorm",
-    )
 
 
 def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
@@ -83,8 +67,10 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
     rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
     shapes = _joined(prefix, "qkv_proj", rows, spec.hidden_size, spec.qkv_bias, present)
     shapes |= _linear(f"{prefix}.o_proj", spec.hidden_size, queries, spec.output_bias)
-    if spec.family.qk_norm:
-        shapes |= {f"{prefix}.{name}.weight": (spec.head_dim,) for name in ("q_norm", "k_norm")}
+    if spec.family.qk_norm is not None:
+        is_head = spec.family.qk_norm == "head"
+        shapes[f"{prefix}.q_norm.weight"] = (spec.head_dim if is_head else queries,)
+        shapes[f"{prefix}.k_norm.weight"] = (spec.head_dim if is_head else keys,)
     return shapes
 
 

@@ -57,22 +57,31 @@ class _Slice(Protocol):
 class SafetensorsSource:
     """Tensor source of a folder's safetensors files.
 
+    Args:
+        folder: with the files.
+        rename: returns the name of a stored tensor, None for one that is not wanted.
+
     Raises:
         LoadError: a file is missing or broken, or two files contain the same tensor.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rename: Callable[[str], str | None] = str) -> None:
         self.stored: dict[str, Stored] = {}
         self._home: dict[str, Path] = {}
+        self._in_file: dict[str, str] = {}
         self._open: dict[Path, _File] = {}
         # Headers of all files are validated first; none is mapped before a tensor of it is read.
         for path in weight_files(folder):
-            for name, stored in read_header(path).items():
+            for in_file, stored in read_header(path).items():
+                name = rename(in_file)
+                if name is None:
+                    continue
                 if name in self._home:
                     raise LoadError(
                         f"tensor {name} is in {self._home[name].name} and again in {path.name}"
                     )
                 self._home[name] = path
+                self._in_file[name] = in_file
                 self.stored[name] = stored
 
     def where(self, name: str) -> str:
@@ -81,7 +90,7 @@ class SafetensorsSource:
 
     def read(self, name: str) -> torch.Tensor:
         """See ``TensorSource``."""
-        return self._read(name, lambda file: file.get_tensor(name))
+        return self._read(name, lambda file: file.get_tensor(self._in_file[name]))
 
     def part(self, name: str, number: int, rows: slice) -> torch.Tensor:
         """Read some rows of one of the matrices of a three-dimensional tensor.
@@ -91,7 +100,8 @@ class SafetensorsSource:
         """
         # safetensors reads the bytes of the slice only, not the whole stack.
         index = (slice(number, number + 1), rows)
-        return self._read(name, lambda file: file.get_slice(name)[index]).squeeze(0)
+        stack = self._in_file[name]
+        return self._read(name, lambda file: file.get_slice(stack)[index]).squeeze(0)
 
     def _read(self, name: str, how: Callable[[_File], torch.Tensor]) -> torch.Tensor:
         path = self._home[name]

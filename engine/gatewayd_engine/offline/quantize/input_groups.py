@@ -9,7 +9,6 @@ from gatewayd_engine.model.loading.layout import (
     Shapes,
     expert_parts,
     expert_prefix,
-    layer_norms,
     matrices,
 )
 from gatewayd_engine.model.spec import ModelSpec
@@ -77,18 +76,25 @@ def input_groups(
     """
     finder = _Finder(spec, shapes, index, packed)
     prefix = f"model.layers.{index}"
-    attention, mlp = layer_norms(spec)[:2]
-    yield from finder.attention(f"{prefix}.self_attn", f"{prefix}.{attention}.weight")
+    norms = spec.family.norms
+    yield from finder.attention(f"{prefix}.self_attn", _norm(prefix, norms.before_attention))
     if spec.moe is None or not spec.moe.layers[index]:
         names = ("gate_proj", "up_proj", "down_proj")
-        norm = InputSource(f"{prefix}.{mlp}.weight", is_norm=True)
-        yield from finder.feed_forward(f"{prefix}.mlp", names, norm)
+        norm = _norm(prefix, norms.before_mlp)
+        yield from finder.feed_forward(f"{prefix}.mlp", names, norm, is_expert=False)
         return
     experts = expert_prefix(spec, prefix, [*shapes])
     for number in range(spec.moe.num_experts):
         # No folding into the norm, because the unquantized router reads it as well.
-        found = finder.feed_forward(f"{experts}.experts.{number}", expert_parts(spec), None)
+        found = finder.feed_forward(
+            f"{experts}.experts.{number}", expert_parts(spec), None, is_expert=True
+        )
         yield from (group._replace(expert=number) for group in found)
+
+
+def _norm(prefix: str, name: str | None) -> InputSource | None:
+    """Return the norm before a part; None if it reads the residual stream itself."""
+    return None if name is None else InputSource(f"{prefix}.{name}.weight", is_norm=True)
 
 
 class _Finder:
@@ -102,10 +108,10 @@ class _Finder:
         self._here = {m.name: m for m in layer_matrices(shapes, index)}
         self._packed = packed
 
-    def attention(self, prefix: str, norm: str) -> Iterator[InputGroup]:
+    def attention(self, prefix: str, norm: InputSource | None) -> Iterator[InputGroup]:
         spec = self._spec
         names = self._matrix_names(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
-        yield from self._group(f"{prefix}.qkv_proj", names, InputSource(norm, is_norm=True), False)
+        yield from self._group(f"{prefix}.qkv_proj", names, norm, False)
         values, begin = names[-1], 0
         if len(names) == 1:
             # In a fused matrix, values follow queries and keys.
@@ -113,22 +119,26 @@ class _Finder:
         # Attention averages values: scaling their rows scales the matching columns of the input of
         # ``o_proj``.
         before = self._rows(values, begin, spec.head_dim)
-        name, is_last = f"{prefix}.o_proj", not spec.family.post_norms
+        name, is_last = f"{prefix}.o_proj", spec.family.norms.after_attention is None
         yield from self._group(name, [name], before, is_last)
 
     def feed_forward(
-        self, prefix: str, parts: tuple[str, str, str], norm: InputSource | None
+        self,
+        prefix: str,
+        parts: tuple[str, str, str],
+        norm: InputSource | None,
+        *,
+        is_expert: bool,
     ) -> Iterator[InputGroup]:
         gate, up, down = parts
         names = self._matrix_names(prefix, "gate_up_proj", (gate, up))
-        is_expert = norm is None
         yield from self._group(f"{prefix}.gate_up_proj", names, norm, is_expert)
         begin = 0
         if len(names) == 1 and names[0] in self._here:
             # In a fused matrix the up projection follows the gate, which is not linear.
             begin = self._here[names[0]].rows // 2
         before = self._rows(names[-1], begin, 0)
-        name, is_last = f"{prefix}.{down}", not self._spec.family.post_norms
+        name, is_last = f"{prefix}.{down}", self._spec.family.norms.after_mlp is None
         yield from self._group(name, [name], before, is_last or is_expert)
 
     def _matrix_names(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:

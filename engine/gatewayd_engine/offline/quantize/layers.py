@@ -10,9 +10,9 @@ from gatewayd_engine.model.assembly.decoder import LayerBuilder
 from gatewayd_engine.model.decoder import DecoderLayer
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
-from gatewayd_engine.model.loading.layout import layer_norms
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import Norm, PlainParts
+from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quantize.full_attention import FullSequenceAttention
 from gatewayd_hooks.quantization import Matrix, Weight
@@ -79,20 +79,19 @@ class Layers:
     def open(self, index: int, tensors: LayerTensors, watch: Watch | None = None) -> OpenLayer:
         """Build a layer from the current tensors."""
         builder = self._builder(tensors, watch)
-        return OpenLayer(builder.layer(index), builder, self._attend)
+        return OpenLayer(builder.layer(index), builder.rotaries[index], self._attend)
 
     def open_before_experts(
         self, index: int, tensors: LayerTensors, watch: Watch | None = None
     ) -> OpenLayer:
         """Build a layer without its experts, none of which is read."""
         builder = self._builder(tensors, watch)
-        return OpenLayer(builder.layer(index, _NoMlp()), builder, self._attend)
+        return OpenLayer(builder.layer(index, _NoMlp()), builder.rotaries[index], self._attend)
 
     def routing(self, index: int) -> tuple[Norm, Router]:
         """Build the norm before a layer's experts, and their router."""
         builder = self._builder(LayerTensors(self.checkpoint))
-        norm = f"model.layers.{index}.{layer_norms(self._spec)[1]}"
-        return builder.norm(norm), builder.router(index)
+        return builder.norm_before_mlp(index), builder.router(index)
 
     def open_expert(
         self, index: int, number: int, tensors: LayerTensors, watch: Watch | None = None
@@ -108,11 +107,9 @@ class Layers:
 class OpenLayer:
     """A layer with its rotary embedding and attention, ready to run."""
 
-    def __init__(
-        self, layer: DecoderLayer, builder: LayerBuilder, attend: FullSequenceAttention
-    ) -> None:
+    def __init__(self, layer: DecoderLayer, rotary: Rotary, attend: FullSequenceAttention) -> None:
         self._layer = layer
-        self._rotary = builder.rotary
+        self._rotary = rotary
         self._attend = attend
 
     def __call__(self, stream: torch.Tensor) -> torch.Tensor:

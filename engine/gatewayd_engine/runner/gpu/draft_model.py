@@ -93,7 +93,7 @@ class DeviceRowModel:
         table = torch.cat((table, table.new_full((pages,), pool.num_pages)))
         last_tokens = torch.zeros(max_running + 1, dtype=torch.int32, device=device)
         self._rows = _Rows(max_running, last_tokens, table.view(max_running + 1, pages))
-        append = Append(shape, pool, kernels, decoder.rotary.cosines_and_sines())
+        append = Append(shape, pool, kernels, decoder.rotation_tables())
         self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
         most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
         # A prefill step has an entry for each ``MOST_SLOTS`` tokens, possibly more than there are

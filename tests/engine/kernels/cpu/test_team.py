@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -341,7 +340,8 @@ def dropped_step(team: ThreadTeam) -> None:
         scale=1.0,
         softcap=None,
         activation="silu",
-        qk_norm=False,
+        qk_norm=None,
+        pre_norms=True,
         post_norms=False,
         page_size=16,
         vocab=64,
@@ -362,12 +362,13 @@ def dropped_step(team: ThreadTeam) -> None:
         LayerField.DOWN: linear(hidden),
     }
     blocks = np.zeros((layers, LAYER_SIZE), np.int64)
+    table = torch.ones(64, 16, 2)
     for block in blocks:
+        block[LayerField.ROPE], block[LayerField.ROPE_STRIDE] = table.data_ptr(), table.stride(0)
         for at, product in products.items():
             fused_step._describe(product, block[at:])
         block[LayerField.NORM_ATTENTION] = block[LayerField.NORM_MLP] = norm.data_ptr()
-    table = torch.ones(64, 16, 2)
-    decoder: Any = SimpleNamespace(rotary=SimpleNamespace(by_pair=lambda: table))
+    decoder: Any = None
     zeros = np.zeros(1, np.int64)
     pool = torch.zeros(2, layers, 2, 16, 1, 32)
     rows = fused_step.PagedRows(zeros, zeros, zeros, np.zeros((1, 1), np.int64), pool)

@@ -58,7 +58,8 @@ PLAIN = StepShape(
     scale=0.25,
     softcap=None,
     activation="silu",
-    qk_norm=False,
+    qk_norm=None,
+    pre_norms=True,
     post_norms=False,
     page_size=16,
     vocab=320,
@@ -66,10 +67,13 @@ PLAIN = StepShape(
 )
 SHAPES = {
     "plain": PLAIN,
-    "norms of heads": replace(PLAIN, qk_norm=True),
+    "norms of heads": replace(PLAIN, qk_norm="head"),
+    "norms of projections, after parts alone": replace(
+        PLAIN, qk_norm="projection", pre_norms=False, post_norms=True
+    ),
     "all": replace(
         PLAIN,
-        qk_norm=True,
+        qk_norm="head",
         post_norms=True,
         softcap=50.0,
         logit_softcap=30.0,

@@ -161,7 +161,7 @@ def runner_of(
     """A runner of a decoder."""
     shape = decoder.spec.attention
     kept = KvPool(shape, 64, PAGE_SIZE, decoder.dtype, "meta", element=element)
-    append = Append(shape, kept, kernels, decoder.rotary.cosines_and_sines())
+    append = Append(shape, kept, kernels, decoder.rotation_tables())
     attention = device_attention(
         shape, kept, append, kernels, LINES, MAX_LEN, shares_prefixes=shares_prefixes
     )

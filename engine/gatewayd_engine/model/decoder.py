@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -19,9 +19,22 @@ from gatewayd_engine.model.rotary_embedding import Rotary
 
 if TYPE_CHECKING:
     from gatewayd_engine.model.attention_api import Attend
+    from gatewayd_engine.model.config.rope import QueryScale
     from gatewayd_engine.model.embedding_table import EmbeddingTable
     from gatewayd_engine.model.parts import Norm
     from gatewayd_engine.model.spec import ModelSpec
+
+
+class OfPositions(NamedTuple):
+    """What the layers of a step need of its tokens' positions.
+
+    Attributes:
+        rotation: see ``Rotary.at``; None if attention rotates.
+        query_scale: factors of the queries, shape ``[num_tokens, 1, 1]``; None for none.
+    """
+
+    rotation: torch.Tensor | None = None
+    query_scale: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -42,7 +55,7 @@ class Attention:
     qk_norm: Callable[[torch.Tensor], object] | None
 
     def __call__(
-        self, x: torch.Tensor, rotation: torch.Tensor | None, attend: Attend | RotatingAttend
+        self, x: torch.Tensor, of: OfPositions, attend: Attend | RotatingAttend
     ) -> torch.Tensor:
         """Attend from ``[num_tokens, hidden]``.
 
@@ -54,14 +67,18 @@ class Attention:
             joined = self._buffers.split(self.entry(x, out=attend.room))
             if self.qk_norm is not None:
                 self.qk_norm(joined[:, : self._buffers.num_rotated])
+            if of.query_scale is not None:
+                joined[:, : self._buffers.num_heads].mul_(of.query_scale)
             return attend(self._index, joined)
         # Projection, norms and rotation in one buffer, through views that are cached.
         heads = self._buffers.like(x)
         self.entry(x, out=heads.flat)
         if self.qk_norm is not None:
             self.qk_norm(heads.query_key)
-        if rotation is not None:
-            self._rotary.rotate(heads.rotated, rotation)
+        if of.rotation is not None:
+            self._rotary.rotate(heads.rotated, of.rotation)
+        if of.query_scale is not None:
+            heads.query.mul_(of.query_scale)
         return attend(self._index, heads.query, heads.key_value)
 
 
@@ -100,7 +117,7 @@ class DecoderLayer:
         self,
         x: torch.Tensor,
         delta: torch.Tensor | None,
-        rotation: torch.Tensor | None,
+        of: OfPositions,
         attend: Attend | RotatingAttend,
     ) -> torch.Tensor | None:
         """Advance the residual stream ``[num_tokens, hidden]`` in place.
@@ -108,13 +125,13 @@ class DecoderLayer:
         Args:
             x: the residual stream.
             delta: output of the previous layer still to be added to ``x``; None for nothing.
-            rotation: of the tokens' positions; None if ``attend`` rotates.
+            of: what follows from the tokens' positions.
             attend: attention of this step.
 
         Returns:
             What is still to be added to ``x``; None for nothing.
         """
-        attended = self.attention(self.before_attention(x, delta), rotation, attend)
+        attended = self.attention(self.before_attention(x, delta), of, attend)
         if self.after_attention is None:
             # Added by the product itself, or deferred to the next norm, which reads the stream.
             delta = self.attention.out.add_to(x, attended)
@@ -194,16 +211,19 @@ class Decoder:
             After the final norm, shape ``[num_tokens, hidden]``.
         """
         x = self.embed(ids)
-        # Gathered once: layers share their angles with most of the others.
-        rotations = (
-            [None] * len(self._rotaries)
-            if isinstance(attend, RotatingAttend)
-            else [rotary.at(positions) for rotary in self._rotaries]
-        )
+        of_layers = self._of_positions(positions, rotates=isinstance(attend, RotatingAttend))
         delta = None
-        for layer, index in zip(self.layers, self._rotation_of_layer, strict=True):
-            delta = layer(x, delta, rotations[index], attend)
+        for layer, of in zip(self.layers, of_layers, strict=True):
+            delta = layer(x, delta, of, attend)
         return self.norm(x, delta)
+
+    def _of_positions(self, positions: torch.Tensor, *, rotates: bool) -> list[OfPositions]:
+        """Gather what each layer needs, once for all layers that need the same."""
+        scale = self.spec.query_scale
+        made = [
+            of_positions(rotary, scale, positions, rotates=rotates) for rotary in self._rotaries
+        ]
+        return [made[index] for index in self._rotation_of_layer]
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Embed token ids ``[n]``, scaled if the model does so; shape ``[n, hidden]``."""
@@ -224,3 +244,21 @@ class Decoder:
         # In float32: near the cap, bfloat16 would make different logits equal.
         logits = self.head(hidden).float().div_(cap).tanh_()
         return torch.mul(logits, cap, out=out)
+
+
+def of_positions(
+    rotary: Rotary, scale: QueryScale | None, positions: torch.Tensor, *, rotates: bool
+) -> OfPositions:
+    """Gather what a layer needs of positions ``[num_tokens]``.
+
+    Args:
+        rotary: of the layer.
+        scale: of the model's layers without rotary embedding. Source: arXiv 2501.19399, section 2.
+        positions: of the tokens.
+        rotates: whether attention rotates.
+    """
+    rotation = None if rotates else rotary.at(positions)
+    if scale is None or rotary.is_rotating:
+        return OfPositions(rotation)
+    steps = torch.floor((positions.float() + 1.0) / scale.interval)
+    return OfPositions(rotation, (torch.log1p(steps) * scale.factor + 1.0).view(-1, 1, 1))

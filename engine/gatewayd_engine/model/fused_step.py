@@ -283,7 +283,7 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         scale=spec.attention_scale,
         softcap=spec.attention_softcap,
         activation=spec.activation,
-        qk_norm=spec.family.qk_norm,
+        qk_norm=None if spec.family.qk_norm == "unit" else spec.family.qk_norm,
         pre_norms=norms.before_attention is not None,
         post_norms=norms.after_attention is not None,
         page_size=page_size,
@@ -291,7 +291,8 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         logit_softcap=spec.logit_softcap,
     )
     found = [block for block in blocks if block is not None]
-    if len(found) < len(blocks) or not shape.fits(head.team.processor.lanes):
+    is_alike = spec.query_scale is None and spec.family.qk_norm != "unit"
+    if len(found) < len(blocks) or not is_alike or not shape.fits(head.team.processor.lanes):
         return None
     return FusedStep(decoder, shape, np.stack(found), final.weight, head)
 

@@ -41,12 +41,14 @@ class HeadBuffers:
     """Cache of QKV buffers, shared by all layers of a decoder.
 
     Attributes:
+        num_heads: number of query heads.
         num_rotated: number of query and key heads.
     """
 
     def __init__(self, spec: ModelSpec, rotary: Rotary) -> None:
         self._rotary = rotary
         self._split = (spec.num_heads, 2 * spec.num_kv_heads)
+        self.num_heads = spec.num_heads
         self.num_rotated = spec.num_heads + spec.num_kv_heads
         self._head_dim = spec.head_dim
         self._cached: dict[int, QkvHeads] = {}

@@ -17,14 +17,19 @@ from gatewayd_engine.model.config.rope import NONE, RopeSpec
 
 
 class Rotary(BatchInvariantMode):
-    """Rotary embedding of the first ``rotary_dim`` dimensions of heads, adjacent ones paired."""
+    """Rotary embedding of the first ``rotary_dim`` dimensions of heads, adjacent ones paired.
 
-    __slots__ = ("_max_len", "_rotary_dim", "_rows")
+    Attributes:
+        is_rotating: whether it is that of a layer that has one.
+    """
+
+    __slots__ = ("_max_len", "_rotary_dim", "_rows", "is_rotating")
 
     def __init__(self, spec: RopeSpec, max_len: int, device: torch.device | str) -> None:
         super().__init__()
         # Layers without rotary embedding rotate all positions by nothing: one row stands for all.
-        num_rows = 1 if spec.kind == NONE else max_len
+        self.is_rotating = spec.kind != NONE
+        num_rows = max_len if self.is_rotating else 1
         angles = torch.outer(torch.arange(num_rows, dtype=torch.float32), frequencies(spec))
         # The attention factor is the radius, so that it costs nothing per step.
         self._rows = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
-from gatewayd_engine.model.config.rope import RopeSpec, read_layer_ropes, read_rope
+from gatewayd_engine.model.config.rope import (
+    QueryScale,
+    RopeSpec,
+    read_layer_ropes,
+    read_query_scale,
+    read_rope,
+)
 from gatewayd_engine.model.config.text_part import text_part
 from gatewayd_engine.model.config.windows import read_rotated, read_windows
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
@@ -45,6 +51,7 @@ class ModelSpec:
     ``rope`` is that of layers that attend to all positions, ``layer_ropes`` are per layer,
     ``windows``, too, and 0 means all positions, ``embedding_scale`` multiplies the
     embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
+    ``query_scale`` is of layers without rotary embedding,
     ``dtype`` is that of the stored weights, ``family`` holds what the architecture fixes,
     ``is_text_part`` says whether the checkpoint is multimodal and other parts of it are not read,
     ``quantization`` is the checkpoint's description of its quantization.
@@ -76,6 +83,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     dtype: str
     moe: MoeSpec | None
+    query_scale: QueryScale | None = None
     is_text_part: bool = False
     # Not hashed, as it holds a dict.
     quantization: Announcement | None = field(default=None, hash=False)
@@ -120,6 +128,10 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         )
     head_dim = config.size("head_dim", family.head_dim or max(1, hidden_size // num_heads))
     rope = read_rope(config, family, head_dim, max_model_len)
+    if family.chunk is not None:
+        # Within its first chunk, a token attends to all positions before it.
+        chunk = config.optional_size("attention_chunk_size", family.chunk) or rope.max_len
+        rope = replace(rope, max_len=min(rope.max_len, chunk))
     if max_model_len is not None and not 0 < max_model_len <= rope.max_len:
         raise SpecError(
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
@@ -163,6 +175,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=_dtype(config),
         moe=read_moe(config, family, num_layers),
+        query_scale=read_query_scale(config, family),
         is_text_part=text is not None,
         quantization=_quantization(folder, config),
     )

@@ -65,7 +65,7 @@ class AttentionBuilder:
         name = f"{prefix}.o_proj"
         back = self._linears.weights.matrix(name)
         if scales is not None:
-            factors = row_factors(spec, scales)
+            factors = row_factors(spec, scales, has_norms=self._has_norms(index))
             joint, back = scale_rows(joint, factors), scaled_output(back, scales)
             bias = None if bias is None else (bias * factors.to(bias.device)).to(bias.dtype)
         qkv = self._linears.packed(
@@ -74,20 +74,34 @@ class AttentionBuilder:
             None if bias is None else bias[self._order],
         )
         out = self._linears.packed(name, back, self._linears.read_bias((name,)))
-        qk_norm = None if spec.family.qk_norm is None else self._qk_norm(prefix, scales)
-        return Attention(index, self.rotaries[index], self._buffers, qkv, out, qk_norm)
-
-    def _qk_norm(self, prefix: str, scales: KvScales | None) -> Callable[[torch.Tensor], object]:
-        """Build the in-place norm of queries and keys, ``[n, heads, head_dim]``."""
-        spec, read = self._spec, self._linears.weights.tensor
-        heads = (spec.num_heads, spec.num_kv_heads)
-        # Of a head, the weight is the same for all of them.
-        norms = torch.cat(
-            [
-                read(f"{prefix}.{name}.weight").view(-1, spec.head_dim).expand(count, -1)
-                for name, count in zip(("q_norm", "k_norm"), heads, strict=True)
-            ]
+        return Attention(
+            index, self.rotaries[index], self._buffers, qkv, out, self._qk_norm(index, scales)
         )
+
+    def _has_norms(self, index: int) -> bool:
+        """Whether the queries and keys of a layer are normalised."""
+        kind = self._spec.family.qk_norm
+        return kind is not None and (kind != "unit" or self.rotaries[index].is_rotating)
+
+    def _qk_norm(
+        self, index: int, scales: KvScales | None
+    ) -> Callable[[torch.Tensor], object] | None:
+        """Build the in-place norm of queries and keys ``[n, heads, head_dim]``; None for none."""
+        if not self._has_norms(index):
+            return None
+        spec, heads = self._spec, (self._spec.num_heads, self._spec.num_kv_heads)
+        if spec.family.qk_norm == "unit":
+            # Before rotary or after it: rotations keep the length of a head.
+            norms = torch.ones(sum(heads), spec.head_dim, device=self._linears.device)
+        else:
+            prefix, read = f"model.layers.{index}.self_attn", self._linears.weights.tensor
+            # Of a head, the weight is the same for all of them.
+            norms = torch.cat(
+                [
+                    read(f"{prefix}.{name}.weight").view(-1, spec.head_dim).expand(count, -1)
+                    for name, count in zip(("q_norm", "k_norm"), heads, strict=True)
+                ]
+            )
         # Stored as in the other norms.
         norms = norms.float() + float(spec.family.norm_offset)
         if scales is not None:
@@ -95,7 +109,7 @@ class AttentionBuilder:
         # In the order of the projection's rows.
         norms = _in_pairs(norms, spec)
         self._linears.nbytes += norms.nbytes
-        if spec.family.qk_norm == "head":
+        if spec.family.qk_norm != "projection":
             return self._parts.head_norm(norms, spec.norm_eps)
         query, key = (some.reshape(1, -1) for some in torch.split_with_sizes(norms, heads))
         return ProjectionNorm(

@@ -50,7 +50,8 @@ class Family:
             query, key and value only, these as ``attention_bias`` says, or none.
         mlp_bias: whether config.json may ask for biases in the feed-forward part.
         qk_norm: what is normalised before rotary: each head of queries and keys, all queries and
-            all keys of a token together, or nothing.
+            all keys of a token together, each head without a weight in the layers that have a
+            rotary embedding, or nothing.
         norms: of each layer.
         norm_offset: norm weights are stored as their difference from one.
         scaled_embedding: embeddings are multiplied by the root of the hidden size.
@@ -67,6 +68,10 @@ class Family:
         local_theta: base of the wavelengths in layers with a sliding window, whose positions are
             not scaled, when config.json says nothing; 0 for that of the other layers, None where
             all layers rotate alike.
+        grows_queries: queries of layers without rotary embedding grow with their position unless
+            ``attn_temperature_tuning`` is false.
+        chunk: layers with rotary embedding attend within chunks of ``attention_chunk_size``, by
+            default this number of positions; None for all. One chunk is served.
         query_scalar: scores are divided by the root of ``query_pre_attn_scalar``, by default this
             number; None for the size of a head.
         softcaps: bounds of scores and of logits when config.json says nothing; None where it must
@@ -82,7 +87,7 @@ class Family:
 
     biases: Literal["configured", "qkv", "qkv_configured", "none"] = "none"
     mlp_bias: bool = False
-    qk_norm: Literal["head", "projection"] | None = None
+    qk_norm: Literal["head", "projection", "unit"] | None = None
     norms: LayerNorms = LayerNorms()
     norm_offset: bool = False
     scaled_embedding: bool = False
@@ -93,6 +98,8 @@ class Family:
     adjacent_pairs: bool = False
     rotated: float = 1.0
     local_theta: float | None = None
+    grows_queries: bool = False
+    chunk: int | None = None
     query_scalar: float | None = None
     softcaps: tuple[float | None, float | None] | None = None
     experts: Literal["mixtral", "qwen"] | None = None

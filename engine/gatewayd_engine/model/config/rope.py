@@ -50,6 +50,30 @@ class RopeSpec:
     stretch: tuple[float, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class QueryScale:
+    """Growth of the queries with their position, in layers without rotary embedding.
+
+    Attributes:
+        interval: positions between two steps of the growth.
+        factor: of the logarithm of their number.
+    """
+
+    interval: int
+    factor: float
+
+
+def read_query_scale(config: JsonFields, family: Family) -> QueryScale | None:
+    """Read the growth of queries; None for none.
+
+    Raises:
+        SpecError: a value is none that it may be.
+    """
+    if not family.grows_queries or not config.flag("attn_temperature_tuning", True):
+        return None
+    return QueryScale(config.size("floor_scale", 8192), config.number("attn_scale", 0.1))
+
+
 def read_rope(
     config: JsonFields, family: Family, head_dim: int, wanted_len: int | None
 ) -> RopeSpec:

@@ -67,13 +67,13 @@ def used_scales(spec: ModelSpec, source: TensorSource, *, is_plain: bool) -> dic
     return {}
 
 
-def row_factors(spec: ModelSpec, scales: KvScales) -> torch.Tensor:
+def row_factors(spec: ModelSpec, scales: KvScales, *, has_norms: bool) -> torch.Tensor:
     """Return the factors to fold into the rows of a QKV projection, float32 ``[rows]``.
 
     With query and key norms, the scales are folded into these instead; see ``scaled_norms``.
     """
     # A norm after the projection would cancel a factor before it.
-    query, key = (1.0, 1.0) if spec.family.qk_norm else (scales.key, 1 / scales.key)
+    query, key = (1.0, 1.0) if has_norms else (scales.key, 1 / scales.key)
     heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
     parts = zip((query, key, 1 / scales.value), heads, strict=True)
     return torch.cat([torch.full((n * spec.head_dim,), factor) for factor, n in parts])

@@ -67,7 +67,7 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
     rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
     shapes = _joined(prefix, "qkv_proj", rows, spec.hidden_size, spec.qkv_bias, present)
     shapes |= _linear(f"{prefix}.o_proj", spec.hidden_size, queries, spec.output_bias)
-    if spec.family.qk_norm is not None:
+    if spec.family.qk_norm in ("head", "projection"):
         is_head = spec.family.qk_norm == "head"
         shapes[f"{prefix}.q_norm.weight"] = (spec.head_dim if is_head else queries,)
         shapes[f"{prefix}.k_norm.weight"] = (spec.head_dim if is_head else keys,)

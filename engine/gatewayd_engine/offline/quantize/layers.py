@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from gatewayd_engine.model.assembly.decoder import LayerBuilder
-from gatewayd_engine.model.decoder import DecoderLayer
+from gatewayd_engine.model.config.rope import QueryScale
+from gatewayd_engine.model.decoder import DecoderLayer, of_positions
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.moe import Router
@@ -79,14 +80,14 @@ class Layers:
     def open(self, index: int, tensors: LayerTensors, watch: Watch | None = None) -> OpenLayer:
         """Build a layer from the current tensors."""
         builder = self._builder(tensors, watch)
-        return OpenLayer(builder.layer(index), builder.rotaries[index], self._attend)
+        return self._opened(builder, builder.layer(index), index)
 
     def open_before_experts(
         self, index: int, tensors: LayerTensors, watch: Watch | None = None
     ) -> OpenLayer:
         """Build a layer without its experts, none of which is read."""
         builder = self._builder(tensors, watch)
-        return OpenLayer(builder.layer(index, _NoMlp()), builder.rotaries[index], self._attend)
+        return self._opened(builder, builder.layer(index, _NoMlp()), index)
 
     def routing(self, index: int) -> tuple[Norm, Router]:
         """Build the norm before a layer's experts, and their router."""
@@ -99,6 +100,9 @@ class Layers:
         """Build one of the experts of a layer from the current tensors."""
         return self._builder(tensors, watch).expert(index, number)
 
+    def _opened(self, builder: LayerBuilder, layer: DecoderLayer, index: int) -> OpenLayer:
+        return OpenLayer(layer, builder.rotaries[index], self._spec.query_scale, self._attend)
+
     def _builder(self, tensors: LayerTensors, watch: Watch | None = None) -> LayerBuilder:
         parts = _WatchedParts(watch)
         return LayerBuilder(self._spec, tensors, parts, parts.named, torch.device("cpu"))
@@ -107,17 +111,25 @@ class Layers:
 class OpenLayer:
     """A layer with its rotary embedding and attention, ready to run."""
 
-    def __init__(self, layer: DecoderLayer, rotary: Rotary, attend: FullSequenceAttention) -> None:
+    def __init__(
+        self,
+        layer: DecoderLayer,
+        rotary: Rotary,
+        query_scale: QueryScale | None,
+        attend: FullSequenceAttention,
+    ) -> None:
         self._layer = layer
         self._rotary = rotary
+        self._query_scale = query_scale
         self._attend = attend
 
     def __call__(self, stream: torch.Tensor) -> torch.Tensor:
         """Map the residual stream of a sequence, ``[n, hidden]``, to a new one after the layer."""
         # The layer advances its input in place, and ``stream`` is used again.
         after = stream.clone()
-        rotation = self._rotary.at(torch.arange(len(stream)))
-        left = self._layer(after, None, rotation, self._attend)
+        positions = torch.arange(len(stream))
+        of = of_positions(self._rotary, self._query_scale, positions, rotates=False)
+        left = self._layer(after, None, of, self._attend)
         return after if left is None else after.add_(left)
 
 

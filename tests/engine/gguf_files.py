@@ -48,6 +48,8 @@ def entry_of(key: str, value: Any) -> bytes:
             return entry(key, 8, text(value))
         case bool():
             return entry(key, 7, struct.pack("<B", value))
+        case [bool(), *_]:
+            return entry(key, 9, struct.pack(f"<IQ{len(value)}?", 7, len(value), *value))
         case [int(), *_]:
             return entry(key, 9, struct.pack(f"<IQ{len(value)}i", 5, len(value), *value))
         case [float(), *_]:
@@ -107,7 +109,17 @@ def gguf_name(name: str, architecture: str) -> str:
         return f"{WHOLE[stem]}.{ending}"
     _, _, layer, part = stem.split(".", 3)
     norms = {"post_attention_layernorm": "ffn_norm"}
-    if architecture == "gemma2":
+    if architecture == "olmo2":
+        norms = {
+            "post_attention_layernorm": "post_attention_norm",
+            "post_feedforward_layernorm": "post_ffw_norm",
+        }
+    if architecture == "glm4":
+        norms |= {
+            "post_self_attn_layernorm": "post_attention_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+        }
+    if architecture in ("gemma2", "gemma3"):
         norms = {
             "post_attention_layernorm": "post_attention_norm",
             "pre_feedforward_layernorm": "ffn_norm",
@@ -211,10 +223,12 @@ def convert(
         shape = tuple(tensor.shape)
         kind = "F32" if tensor.dim() == 1 else kept(name, shape[-1], kinds, otherwise)
         heads = 0
-        if architecture == "llama":
+        if architecture in ("llama", "smollm3"):
             heads = config["num_attention_heads"] if ".q_proj." in name else heads
             heads = config["num_key_value_heads"] if ".k_proj." in name else heads
-        stored = tensor + 1 if architecture == "gemma2" and tensor.dim() == 1 else tensor
+        stored = (
+            tensor + 1 if architecture in ("gemma2", "gemma3") and tensor.dim() == 1 else tensor
+        )
         if heads:  # as the converter's LlamaModel.permute
             halves = (heads, 2, len(tensor) // heads // 2, *shape[1:])
             stored = tensor.reshape(halves).swapaxes(1, 2).reshape(shape)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from gatewayd_engine.model.config.rope import RopeSpec
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
@@ -20,6 +21,7 @@ from gatewayd_engine.model.rotary_embedding import frequencies
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_quant_gguf.config import GgufConfig
 from gatewayd_quant_gguf.strategy import Gguf
+from tests.engine.conftest import YARN_ROPE
 from tests.engine.gguf_blocks import packed
 from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
 
@@ -55,6 +57,58 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "gemma2",
         {"query_pre_attn_scalar": 24, "sliding_window": 32},
         {"gemma2.attention.sliding_window": 32},
+    ),
+    "gemma3": (
+        "gemma3_scaled",
+        "gemma3",
+        {
+            "num_hidden_layers": 3,
+            "query_pre_attn_scalar": 16,
+            "layer_types": None,
+            "sliding_window_pattern": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+        {
+            "gemma3.attention.sliding_window": 16,
+            "gemma3.rope.freq_base": 1e6,
+            "gemma3.rope.scaling.type": "linear",
+            "gemma3.rope.scaling.factor": 8.0,
+        },
+    ),
+    "olmo2": ("olmo2", "olmo2", {}, {}),
+    "olmo3": (
+        "olmo3",
+        "olmo2",
+        {
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            },
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+        {
+            "olmo2.attention.sliding_window": 20,
+            "olmo2.attention.sliding_window_pattern": [False, True],
+            "olmo2.rope.scaling.type": "yarn",
+            "olmo2.rope.scaling.factor": 4.0,
+            "olmo2.rope.scaling.original_context_length": 256,
+        },
+    ),
+    "smollm3": (
+        "smollm3",
+        "smollm3",
+        {"no_rope_layer_interval": 4, "num_hidden_layers": 4, "tie_word_embeddings": True},
+        {},
+    ),
+    "glm4": ("glm4_biases", "glm4", {}, {"glm4.rope.dimension_count": 8}),
+    "glm4_whole_heads": (
+        "glm4",
+        "glm4",
+        {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+        {"glm4.rope.dimension_count": 32},
     ),
     "phi3": (
         "phi3",
@@ -118,6 +172,10 @@ def rewritten(path: Path, facts: Mapping[str, Any], more: tuple[Put, ...] = ()) 
     path.write_bytes(written(entries, [*puts, *more]))
 
 
+def rounded(rope: RopeSpec) -> RopeSpec:
+    return replace(rope, theta=float(torch.tensor(rope.theta)))
+
+
 def comparable(spec: ModelSpec) -> ModelSpec:
     """Without what the forms of the weights decide, numbers as the file has them: float32."""
     return replace(
@@ -125,7 +183,8 @@ def comparable(spec: ModelSpec) -> ModelSpec:
         quantization=None,
         dtype="",
         norm_eps=float(torch.tensor(spec.norm_eps)),
-        rope=replace(spec.rope, theta=float(torch.tensor(spec.rope.theta))),
+        rope=rounded(spec.rope),
+        layer_ropes=tuple(map(rounded, spec.layer_ropes)),
     )
 
 

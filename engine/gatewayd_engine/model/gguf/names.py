@@ -29,6 +29,15 @@ _GEMMA = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_OLMO = {
+    "post_attention_norm": "post_attention_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+_GLM = {
+    "post_attention_norm": "post_self_attn_layernorm",
+    "post_ffw_norm": "post_mlp_layernorm",
+    "ffn_up": "mlp.gate_up_proj",
+}
 _PHI = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 """Projections that are fused in both naming schemes."""
 _MIXTRAL = {
@@ -50,7 +59,11 @@ EACH = "*"
 FREQUENCIES = "rope_freqs.weight"
 """Not a weight: RoPE frequency factors, which follow from the settings in config.json."""
 GEMMA = "gemma2"
+GEMMA3 = "gemma3"
+GLM = "glm4"
+OLMO = "olmo2"
 PHI = "phi3"
+SMOLLM = "smollm3"
 LLAMA = "llama"
 QWEN_EXPERTS = "qwen3moe"
 ARCHITECTURES = {
@@ -59,12 +72,24 @@ ARCHITECTURES = {
     "qwen3": ("Qwen3ForCausalLM",),
     QWEN_EXPERTS: ("Qwen3MoeForCausalLM",),
     GEMMA: ("Gemma2ForCausalLM",),
+    GEMMA3: ("Gemma3ForCausalLM",),
+    GLM: ("Glm4ForCausalLM",),
+    OLMO: ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
     PHI: ("Phi3ForCausalLM",),
+    SMOLLM: ("SmolLM3ForCausalLM",),
 }
 """Supported llama.cpp architectures, with the Hugging Face architectures they may be."""
 
 
-_OTHERS = {GEMMA: _GEMMA, PHI: _PHI, LLAMA: _MIXTRAL, QWEN_EXPERTS: _QWEN}
+_OTHERS = {
+    GEMMA: _GEMMA,
+    GEMMA3: _GEMMA,
+    GLM: _GLM,
+    LLAMA: _MIXTRAL,
+    OLMO: _OLMO,
+    PHI: _PHI,
+    QWEN_EXPERTS: _QWEN,
+}
 
 
 def renamed(name: str, architecture: str) -> str | None:

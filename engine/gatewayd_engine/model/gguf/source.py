@@ -9,7 +9,7 @@ import torch
 from gatewayd_engine.model.gguf.agreement import disagreements
 from gatewayd_engine.model.gguf.files import GgufFiles, read_files
 from gatewayd_engine.model.gguf.header import Tensor
-from gatewayd_engine.model.gguf.names import FREQUENCIES, GEMMA
+from gatewayd_engine.model.gguf.names import FREQUENCIES, GEMMA, GEMMA3, LLAMA, SMOLLM
 from gatewayd_engine.model.gguf.types import FLOATS, SIZES
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rotary_embedding import frequencies
@@ -36,7 +36,7 @@ class GgufSource:
         self._files = files = read_files(folder)
         if problems := disagreements(files, spec):
             raise LoadError("; ".join(problems))
-        self._is_gemma = files.architecture == GEMMA
+        self._is_gemma = files.architecture in (GEMMA, GEMMA3)
         self._heads = _heads(files, spec)
         self._locations: dict[str, tuple[Path, Tensor]] = {}
         self.stored: dict[str, Stored] = {}
@@ -93,7 +93,7 @@ class GgufSource:
 def _heads(files: GgufFiles, spec: ModelSpec) -> dict[str, int]:
     """Return the projections whose rows are reordered, with their numbers of heads."""
     # For other architectures the conversion keeps Hugging Face's order of rows.
-    if files.architecture != "llama":
+    if files.architecture not in (LLAMA, SMOLLM):
         return {}
     return {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads}
 

@@ -7,10 +7,20 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from gatewayd_engine.model.config.families import MODEL_TYPES
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.header import Tensor
-from gatewayd_engine.model.gguf.names import GEMMA, LLAMA, PHI, QWEN_EXPERTS
+from gatewayd_engine.model.gguf.names import (
+    GEMMA,
+    GEMMA3,
+    GLM,
+    LLAMA,
+    OLMO,
+    PHI,
+    QWEN_EXPERTS,
+    SMOLLM,
+)
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 _MODEL_TYPES = {
@@ -19,27 +29,27 @@ _MODEL_TYPES = {
     "qwen3": "qwen3",
     QWEN_EXPERTS: "qwen3_moe",
     GEMMA: "gemma2",
+    GEMMA3: "gemma3_text",
+    GLM: "glm4",
+    OLMO: "olmo2",
     PHI: "phi3",
-}
-_ARCHITECTURES = {
-    "llama": "LlamaForCausalLM",
-    "mistral": "MistralForCausalLM",
-    "mixtral": "MixtralForCausalLM",
-    "qwen2": "Qwen2ForCausalLM",
-    "qwen3": "Qwen3ForCausalLM",
-    "qwen3_moe": "Qwen3MoeForCausalLM",
-    "gemma2": "Gemma2ForCausalLM",
-    "phi3": "Phi3ForCausalLM",
+    SMOLLM: "smollm3",
 }
 MOST_CONTEXT = 1 << 21
 """Limit of the context length in tokens."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-_GEMMA_27B_LAYERS = 46
+_GEMMA_LARGEST = {"gemma2": 46, "gemma3_text": 62}
+"""Layers of the models of 27 billion parameters."""
+_WINDOW = "attention.sliding_window"
+_PATTERN = f"{_WINDOW}_pattern"
+PATTERNS = frozenset(f"{architecture}.{_PATTERN}" for architecture in (GEMMA3, OLMO))
+"""Keys of arrays that tell which layers have a sliding window."""
 _LLAMA3_LENGTH = 8192
 """Context length of Llama 3 before it was stretched; files have the stretched factors alone."""
 _LOW, _HIGH = 1.0, 4.0
 """Llama 3's factors of low and high frequencies."""
 _TOLERANCE = 1e-3
+_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "olmo3", "phi3")
 _MAGNITUDES = ("attn_factor", "yarn_attn_factor", "yarn_ext_factor")
 """Settings of yarn that released models leave at one."""
 
@@ -71,7 +81,7 @@ class _Config:
         head_dim = self._fields.size(self._key("attention.key_length"), max(1, hidden // heads))
         model_type = self._model_type()
         values: dict[str, Any] = {
-            "architectures": [_ARCHITECTURES[model_type]],
+            "architectures": [MODEL_TYPES[model_type]],
             "model_type": model_type,
             "vocab_size": self._vocab_size(),
             "hidden_size": hidden,
@@ -93,8 +103,8 @@ class _Config:
         }
         if model_type in ("mixtral", "qwen3_moe"):
             values |= self._experts(model_type)
-        if model_type == "gemma2":
-            values |= self._gemma(values)
+        if model_type in _GEMMA_LARGEST:
+            values |= self._gemma(model_type, values)
         return values
 
     def _key(self, name: str) -> str:
@@ -108,8 +118,10 @@ class _Config:
         if self._prefix == LLAMA:
             if self._fields.size(self._key("expert_count"), 0, least=0):
                 return "mixtral"
-            if self._key("attention.sliding_window") in self._fields:
+            if self._key(_WINDOW) in self._fields:
                 return "mistral"
+        if self._prefix == OLMO and self._key(_WINDOW) in self._fields:
+            return "olmo3"
         return _MODEL_TYPES[self._prefix]
 
     def _vocab_size(self) -> int:
@@ -132,9 +144,19 @@ class _Config:
         return "float32" if types == {"F32"} else "bfloat16"
 
     def _windows(self, model_type: str) -> dict[str, Any]:
-        if model_type not in ("mistral", "mixtral", "gemma2", "phi3"):
+        if model_type not in _WINDOWED:
             return {}
-        return {"sliding_window": self._fields.optional_size(self._key("attention.sliding_window"))}
+        values: dict[str, Any] = {"sliding_window": self._fields.optional_size(self._key(_WINDOW))}
+        if self._key(_PATTERN) in PATTERNS:
+            num_layers = self._fields.size(self._key("block_count"))
+            pattern = self._fields.numbers(self._key(_PATTERN), num_layers)
+            if pattern is not None:
+                kinds = ("full_attention", "sliding_attention")
+                values["layer_types"] = [kinds[one != 0] for one in pattern]
+        if model_type == "gemma3_text":
+            key = self._key("rope.freq_base_swa")
+            values["rope_local_base_freq"] = self._fields.optional_number(key)
+        return values
 
     def _experts(self, model_type: str) -> dict[str, Any]:
         values: dict[str, Any] = {
@@ -149,11 +171,11 @@ class _Config:
             values["norm_topk_prob"] = self._fields.flag(key, True)
         return values
 
-    def _gemma(self, values: dict[str, Any]) -> dict[str, Any]:
+    def _gemma(self, model_type: str, values: dict[str, Any]) -> dict[str, Any]:
         # The file does not tell by what scores are scaled. All sizes but the largest, which is the
         # only one of so many layers, scale them by the size of a head.
         scalar = values["head_dim"]
-        if values["num_hidden_layers"] == _GEMMA_27B_LAYERS:
+        if values["num_hidden_layers"] == _GEMMA_LARGEST[model_type]:
             scalar = values["hidden_size"] // values["num_attention_heads"]
         return {
             "query_pre_attn_scalar": scalar,
@@ -166,7 +188,7 @@ class _Config:
     def _rope(self, head_dim: int) -> dict[str, Any]:
         rotated = self._fields.size(self._key("rope.dimension_count"), head_dim)
         values: dict[str, Any] = {}
-        if rotated != head_dim:
+        if rotated != head_dim or self._prefix == GLM:
             values["partial_rotary_factor"] = rotated / head_dim
         kind = self._fields.text(self._key("rope.scaling.type"), "none")
         if self._key("rope.scale_linear") in self._fields and kind == "none":

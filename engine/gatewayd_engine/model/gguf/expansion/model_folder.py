@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine.model.gguf.expansion.config_json import config_json
+from gatewayd_engine.model.gguf.expansion.config_json import PATTERNS, config_json
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.expansion.tokenizer_json import (
     WANTED,
@@ -165,7 +165,7 @@ def _cache() -> Path:
 @lru_cache(maxsize=2)
 def _described(states: tuple[tuple[str, int, int], ...]) -> tuple[str, dict[str, str]]:
     """Return a model's name, and the texts of its JSON files by name."""
-    files = read_parts([Path(path) for path, _, _ in states], WANTED)
+    files = read_parts([Path(path) for path, _, _ in states], WANTED | PATTERNS)
     vocabulary = GgufVocabulary.of_metadata(GgufFields(files.metadata, files.first.name))
     config = config_json(files, vocabulary.ends)
     if len(vocabulary.tokens) > config["vocab_size"]:

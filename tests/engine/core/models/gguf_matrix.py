@@ -1,0 +1,145 @@
+"""Tiny GGUF models of every native architecture, in any types of weights, and their oracle."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors.torch import save_file
+
+from gatewayd_engine.model.gguf.expansion.model_folder import expanded
+from gatewayd_engine.model.gguf.header import read_header
+from gatewayd_engine.process.config import StrategyChoice
+from tests.engine.conftest import write_checkpoint
+from tests.engine.core.conftest import build
+from tests.engine.core.models.tiny_families import best_tokens
+from tests.engine.gguf_blocks import BLOCKS
+from tests.engine.gguf_files import convert
+
+TYPES = (*BLOCKS, "F16", "BF16", "F32")
+_SIZES: dict[str, Any] = {
+    # Whole blocks of every type, experts and attention output too.
+    "hidden_size": 256,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+    "tie_word_embeddings": False,
+    "max_shard_size": "1GB",
+}
+_TOKENS = [f"token {i}" for i in range(318)]
+_TOKENIZER: dict[str, Any] = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "qwen2",
+    "tokenizer.ggml.tokens": ["<unk>", "</s>", *_TOKENS],
+    "tokenizer.ggml.token_type": [2, 3, *[1] * len(_TOKENS)],
+    "tokenizer.ggml.merges": [],
+    "tokenizer.ggml.eos_token_id": 1,
+}
+_PROMPT = [1, *range(60, 100)]
+"""Longer than any window."""
+_NEW_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GgufArchitecture:
+    """An architecture and how its file differs.
+
+    Attributes:
+        checkpoint: the variant of ``tests/engine/conftest.py``.
+        name: in ``general.architecture``.
+        model_type: by transformers.
+        sizes: fields of config.json.
+        facts: of the file's metadata, beside those of all architectures.
+    """
+
+    checkpoint: str
+    name: str
+    model_type: str
+    sizes: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+ARCHITECTURES = {
+    "llama": GgufArchitecture("llama", "llama", "llama"),
+    "mistral": GgufArchitecture(
+        "mistral", "llama", "mistral", facts={"llama.attention.sliding_window": 24}
+    ),
+    "qwen2": GgufArchitecture("qwen2_unbounded", "qwen2", "qwen2"),
+    "qwen3": GgufArchitecture("qwen3", "qwen3", "qwen3"),
+    "phi3": GgufArchitecture(
+        "phi3",
+        "phi3",
+        "phi3",
+        {"sliding_window": 20},
+        {"phi3.attention.sliding_window": 20, "phi3.rope.dimension_count": 48},
+    ),
+    "gemma2": GgufArchitecture(
+        "gemma2",
+        "gemma2",
+        "gemma2",
+        {"query_pre_attn_scalar": 64},
+        {"gemma2.attention.sliding_window": 16},
+    ),
+    "mixtral": GgufArchitecture("mixtral", "llama", "mixtral"),
+    "qwen3moe": GgufArchitecture(
+        "qwen3_moe",
+        "qwen3moe",
+        "qwen3_moe",
+        {"mlp_only_layers": [], "moe_intermediate_size": 256},
+    ),
+}
+
+
+class Served(NamedTuple):
+    """Answer of an engine to a file.
+
+    Attributes:
+        tokens: greedy.
+        likeliest: of transformers with the same numbers, after each prefix of the answer.
+        types: of the file's matrices.
+    """
+
+    tokens: list[int]
+    likeliest: list[int]
+    types: set[str]
+
+
+def served(folder: Path, name: str, kinds: Sequence[str], *, num_layers: int = 2) -> Served:
+    """Write a model as one GGUF file, and serve nothing but this file.
+
+    Args:
+        folder: an empty one; the cache of expanded files must be of this test's own.
+        name: of ``ARCHITECTURES``.
+        kinds: types of its matrices, which take turns.
+        num_layers: of the model.
+    """
+    of = ARCHITECTURES[name]
+    sizes = {**_SIZES, "num_hidden_layers": num_layers, **of.sizes}
+    source = write_checkpoint(folder / "source", of.checkpoint, **sizes)
+    made, plain = folder / "made", folder / "plain"
+    made.mkdir()
+    plain.mkdir()
+    numbers = convert(source, made, of.name, kinds, **_TOKENIZER, **of.facts)
+    (made / "config.json").unlink()
+    shutil.copy(source / "config.json", plain)
+    save_file({key: t.contiguous() for key, t in numbers.items()}, plain / "model.safetensors")
+    engine = build(
+        expanded(made / "model.gguf"), quantizer=StrategyChoice("auto"), cpu_activations="float"
+    )
+    try:
+        (sequence,) = engine.submit(_PROMPT, max_tokens=_NEW_TOKENS, ignore_eos=True)
+        tokens = engine.run()[sequence].tokens
+        assert len(tokens) == _NEW_TOKENS
+    finally:
+        engine.core.strategies.close()
+    stored = read_header(made / "model.gguf").tensors.values()
+    return Served(
+        tokens,
+        best_tokens(plain, of.model_type, _PROMPT + tokens, len(_PROMPT)),
+        {tensor.type for tensor in stored if len(tensor.shape) > 1},
+    )

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 from transformers import AttentionInterface
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -29,8 +33,15 @@ _LEAST_MODEL_LEN = 1
 _DEFAULT_MODEL_LEN = 1 << 20
 """Context length of a model whose config.json names none."""
 _MOST_MODEL_LEN = 1 << 21
-_MOST_LAYERS = 4096
-"""A trace takes milliseconds for each layer."""
+_MOST_LAYERS = 512
+"""A trace takes 15 ms of a core for each layer."""
+_MOST_MODULES = 1 << 16
+_MOST_SIZE = 1 << 31
+_MOST_VOCABULARY = 1 << 24
+"""Masks of tokens are allocated before the weights are compared with config.json."""
+_LAYER_COUNT = re.compile(r"(?<!per)(^|_)layers?$")
+"""Keys of config.json such as ``n_layer`` and ``num_hidden_layers``, not ``x_per_layer``."""
+_LONGEST_LINE = 300
 _IGNORED = {"auto_map", "configuration_files", "_attn_implementation", "attn_implementation"}
 """Keys of config.json that name code or other files."""
 
@@ -92,6 +103,8 @@ def _config(folder: str) -> Any:  # noqa: ANN401
     if not isinstance(known, str) or known not in CONFIG_MAPPING:
         own = ", and the code that its auto_map names is not run" if "auto_map" in values else ""
         raise ValueError(f"{path}: transformers has no model_type {known!r}{own}")
+    # Before configurations are made, of which some repeat a value for each layer.
+    _refuse_sizes(path, values)
     # By its class: the automatic choice would look at auto_map.
     kept = {key: value for key, value in values.items() if key not in _IGNORED}
     try:
@@ -115,17 +128,51 @@ def _object(path: Path) -> dict[str, Any]:
     return values
 
 
+def _refuse_sizes(path: Path, values: dict[str, Any]) -> None:
+    """Refuse numbers that no model has, at any depth.
+
+    Raises:
+        ValueError: one is above its limit.
+    """
+    left: list[Any] = [values]
+    while left:
+        each = left.pop()
+        if isinstance(each, list):
+            left += each
+        elif isinstance(each, dict):
+            left += each.values()
+            for key, value in each.items():
+                most = _MOST_LAYERS if _LAYER_COUNT.search(key) else _MOST_SIZE
+                if isinstance(value, int) and value > most:
+                    raise ValueError(f"{path}: {key[:60]} is {value}, above {most}")
+
+
+@contextmanager
+def _bounded_modules() -> Iterator[None]:
+    """Refuse models of more modules than any that is served has."""
+    count = 0
+
+    def counted(*_: object) -> None:
+        nonlocal count
+        count += 1
+        if count > _MOST_MODULES:
+            raise Unservable(f"its config.json asks for more than {_MOST_MODULES} modules")
+
+    handle = register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def _line(error: Exception) -> str:
-    """Return the first line of a message, or the error's kind."""
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+    """Return the first line of a message, cut, or the error's kind."""
+    return str(error).strip().partition("\n")[0][:_LONGEST_LINE] or type(error).__name__
 
 
 def _build(config: Any) -> Any:  # noqa: ANN401
     if config.is_encoder_decoder:
         raise Unservable("it has an encoder, to which its layers attend")
-    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
-    if isinstance(layers, int) and layers > _MOST_LAYERS:
-        raise Unservable(f"its num_hidden_layers is {layers}, above {_MOST_LAYERS}")
     found = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if found is None:
         raise Unservable("it is no causal language model")
@@ -140,9 +187,11 @@ def _build(config: Any) -> Any:  # noqa: ANN401
     level = log.level
     log.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), torch.device("meta"):
+        with warnings.catch_warnings(), torch.device("meta"), _bounded_modules():
             warnings.simplefilter("ignore")
             model = kind._from_config(config, attn_implementation=TRACING)
+    except Unservable:
+        raise
     except Exception as error:
         raise Unservable(f"transformers cannot make it: {_line(error)}") from error
     finally:
@@ -187,6 +236,8 @@ def _facts(
     trace: ModelTrace,
     length: int,
 ) -> tuple[ModelFacts, tuple[LayerHeads, ...]]:
+    if trace.vocab_size > _MOST_VOCABULARY:
+        raise Unservable(f"its vocab_size is {trace.vocab_size}, above {_MOST_VOCABULARY}")
     calls = trace.calls
     softcaps = {call.softcap for call in calls}
     if len(softcaps) > 1:
@@ -241,5 +292,8 @@ def _eos(folder: str, config: Any) -> tuple[int, ...]:  # noqa: ANN401
         stated.append(_object(path).get("eos_token_id"))
     found: set[int] = set()
     for ids in stated:
-        found.update([ids] if isinstance(ids, int) else ids or ())
+        each = ids if isinstance(ids, list | tuple) else [] if ids is None else [ids]
+        if not all(type(one) is int and 0 <= one < _MOST_SIZE for one in each):
+            raise Unservable(f"its eos_token_id is {str(ids)[:60]}, not integers from 0")
+        found.update(each)
     return tuple(sorted(found))

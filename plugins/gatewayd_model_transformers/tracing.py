@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface
 TRACING = "gatewayd_trace"
 """Name of the attention function and of the mask function of traces."""
 _NUM_TOKENS = 5
+_MOST_CALLS = 1 << 16
 _IGNORED = {
     *("dropout", "is_causal", "position_ids", "use_cache", "cache_position", "layer_idx"),
     *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),
@@ -92,6 +93,7 @@ class Tracer:
         self._max_model_len = max_model_len
         self._names = {module: name for name, module in model.named_modules()}
         self._open: list[torch.nn.Module] = []
+        self._num_calls = 0
         self.trace = ModelTrace()
 
     def run(self) -> ModelTrace:
@@ -155,6 +157,10 @@ class Tracer:
             raise Unservable(f"only {len(trace.calls)} of its {layers} layers have attention")
 
     def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        self._num_calls += 1
+        # Some models repeat their layers as often as config.json says.
+        if self._num_calls > _MOST_CALLS:
+            raise Unservable(f"one token takes more than {_MOST_CALLS} calls of its modules")
         self.trace.called.add(self._names[module])
         self._open.append(module)
         if len(self._open) == 2:
@@ -187,7 +193,9 @@ class Tracer:
     def _mask(self, *, mask_function: Callable[..., Any], q_length: int, **_: Any) -> torch.Tensor:  # noqa: ANN401
         mask = torch.empty(1, 1, q_length, q_length, dtype=torch.bool, device="meta")
         # Models make masks of all kinds that their layers might need: judged where one is used.
-        mask.window = partial(window_of, mask_function, self._max_model_len)  # type: ignore[attr-defined]
+        window = partial(window_of, mask_function, self._max_model_len)
+        # All layers of a kind share the mask.
+        mask.window = cache(window)  # type: ignore[attr-defined]
         return mask
 
     def _attention(

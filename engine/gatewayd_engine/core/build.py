@@ -131,6 +131,8 @@ def assemble(
     # A single sequence must fit into the pool.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
     target = DraftTarget(spec.hidden_size, dtype)
+    # A config.json may name ids that the model has not, and that are thus never generated.
+    ends = tuple(end for end in spec.eos_token_ids if end < spec.vocab_size)
     resources = EngineResources(
         num_pages=num_pages,
         page_size=config.page_size,
@@ -138,7 +140,7 @@ def assemble(
         max_batch_tokens=config.max_batch_tokens,
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
-        eos_token_ids=spec.eos_token_ids,
+        eos_token_ids=ends,
         device=config.device,
         # The initial capacity of the queue, see `EngineCore`.
         slots=256,
@@ -194,7 +196,7 @@ def assemble(
         max_batch_tokens=config.max_batch_tokens,
         max_model_len=max_model_len,
         vocab_size=spec.vocab_size,
-        eos_token_ids=spec.eos_token_ids,
+        eos_token_ids=ends,
         draw_seed=lambda: fork_seed(seed, next(drawn)),
         meter=UsageMeter(config.device),
     )
@@ -205,7 +207,7 @@ def assemble(
         device=config.device,
         vocab_size=spec.vocab_size,
         max_model_len=max_model_len,
-        eos_token_ids=list(spec.eos_token_ids),
+        eos_token_ids=list(ends),
         num_pages=num_pages,
         page_size=config.page_size,
         max_running=config.max_running,

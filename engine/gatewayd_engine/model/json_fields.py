@@ -11,8 +11,19 @@ LARGEST_SIZE = 1 << 31
 LARGEST_NUMBER = 1e12
 
 
+_LONGEST_MESSAGE = 1500
+
+
 class SpecError(ValueError):
-    """The model description is invalid or unsupported; the message names the field and why."""
+    """The model description is invalid or unsupported; the message names the field and why.
+
+    Files are untrusted: of their text a message is one printable line of bounded length.
+    """
+
+    def __init__(self, message: str) -> None:
+        if len(message) > _LONGEST_MESSAGE:
+            message = message[: _LONGEST_MESSAGE - 3] + "..."
+        super().__init__("".join(c if c.isprintable() else " " for c in message))
 
 
 class JsonFields:

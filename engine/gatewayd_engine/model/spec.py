@@ -10,6 +10,7 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
 from gatewayd_engine.model.config.rope import (
+    MOST_CONTEXT,
     QueryScale,
     RopeSpec,
     read_layer_ropes,
@@ -132,6 +133,11 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         # Within its first chunk, a token attends to all positions before it.
         chunk = config.optional_size("attention_chunk_size", family.chunk) or rope.max_len
         rope = replace(rope, max_len=min(rope.max_len, chunk))
+    if (max_model_len or rope.max_len) > MOST_CONTEXT:
+        raise SpecError(
+            f"{config.where}: a context of {max_model_len or rope.max_len} tokens is above"
+            f" {MOST_CONTEXT}; set [model] max_model_len to at most that"
+        )
     if max_model_len is not None and not 0 < max_model_len <= rope.max_len:
         raise SpecError(
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"

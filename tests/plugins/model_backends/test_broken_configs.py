@@ -22,7 +22,7 @@ from tests.engine.core.models.tiny_families import write_tiny
         ({"dtype": "load"}, "GPT2LMHeadModel is not served|config.json: transformers cannot"),
         ({"model_type": ["gpt2"]}, "config.json: transformers has no model_type"),
         ({"n_positions": 1 << 30}, "its context of 1073741824 tokens is above 2097152"),
-        ({"n_layer": 1 << 20}, "its num_hidden_layers is 1048576, above 4096"),
+        ({"n_layer": 1 << 20}, "config.json: n_layer is 1048576, above 512"),
     ],
 )
 def test_a_config_that_makes_no_model_is_refused(

@@ -15,7 +15,7 @@ from tests.bench.cpu import random_llama
 
 NANO, BILLION = "nano", "1b"
 MODELS = (NANO, BILLION)
-FLOATS = ("f32", "bf16")
+FLOATS = ("f32", "f16", "bf16")
 QUANTIZED = {"q8_0": "Q8_0", "q4_0": "Q4_0", "q4_k": "Q4_K", "q6_k": "Q6_K"}
 """Schemes, and llama.cpp's names of them."""
 SCHEMES = (*FLOATS, *QUANTIZED)

@@ -85,6 +85,21 @@ ARCHITECTURES = {
         {"query_pre_attn_scalar": 64},
         {"gemma2.attention.sliding_window": 16},
     ),
+    "gemma3": GgufArchitecture(
+        "gemma3",
+        "gemma3",
+        "gemma3_text",
+        {"query_pre_attn_scalar": 64, "sliding_window_pattern": 6},
+        {
+            "gemma3.attention.sliding_window": 16,
+            "gemma3.rope.freq_base": 1e6,
+        },
+    ),
+    "olmo2": GgufArchitecture("olmo2", "olmo2", "olmo2"),
+    "smollm3": GgufArchitecture("smollm3", "smollm3", "smollm3", {"no_rope_layer_interval": 4}),
+    "glm4": GgufArchitecture(
+        "glm4_biases", "glm4", "glm4", facts={"glm4.rope.dimension_count": 32}
+    ),
     "mixtral": GgufArchitecture("mixtral", "llama", "mixtral"),
     "qwen3moe": GgufArchitecture(
         "qwen3_moe",

@@ -21,10 +21,13 @@ from tests.engine.core.conftest import build
 from tests.engine.core.models.damaged_configs import damaged
 from tests.engine.core.models.tiny_families import write_tiny
 
-NATIVE = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "mixtral", "qwen3_moe")
-OTHERS = ("gpt2", "olmo2", "gemma3_text", "qwen2_moe", "gpt_neox", "opt", "cohere2", "gpt_oss")
+NATIVE = (
+    *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "mixtral", "qwen3_moe"),
+    *("gemma3", "olmo3", "smollm3", "glm4"),
+)
+OTHERS = ("gpt2", "olmo", "starcoder2", "granitemoe", "gpt_neox", "opt", "cohere2", "apertus")
 EACH = 63
-"""Damages of each family: 1,008 in all."""
+"""Damages of each family: 1,260 in all."""
 SOME = 5
 """Of those that a trace of transformers follows, ordinarily."""
 MOST_SECONDS = 30.0

@@ -11,8 +11,8 @@ from tests.engine.core.models.gguf_matrix import ARCHITECTURES, TYPES, served
 PAGE = Path(__file__).parents[4] / "docs" / "gguf.md"
 MARK, END = "<!-- types -->\n", "<!-- end of types -->\n"
 DIAGONAL = [(kind, list(ARCHITECTURES)[i % len(ARCHITECTURES)]) for i, kind in enumerate(TYPES)]
-LAYERS = {"phi3": 17}
-"""Of models whose matrices have every type; Phi has the fewest matrices in a layer."""
+LAYERS = {"phi3": 17, "glm4": 9}
+"""Of models whose matrices have every type, where it is more than 4."""
 
 
 @pytest.fixture(autouse=True)

@@ -174,6 +174,8 @@ class KvShape:
         scale: factor on the scores before softmax.
         softcap: bounds scores, None for none.
         windows: per layer, the size of the sliding window in tokens; 0 for full attention.
+        values_are_keys: whether the keys serve as values as well, as in latent attention; then one
+            vector per token and head is stored.
     """
 
     num_layers: int
@@ -183,6 +185,7 @@ class KvShape:
     scale: float
     softcap: float | None
     windows: tuple[int, ...]
+    values_are_keys: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class Group:
         prefix: shared prefix before those contexts, if there is one.
         keys: keys of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
         values: values of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
-        write: index of this step's tokens in the copy, shape ``[count * width * 2 * kv_heads]``.
+        write: index of this step's tokens in the copy, shape
+            ``[count * width * num_parts * kv_heads]``.
         bias: added to the scores of the first KV slots, shape ``[layers, count, kv_heads, 1,
             kv_slots]``; None where no sequence has a compacted prefix.
     """
@@ -130,11 +131,14 @@ class GroupPlanner:
             # Padding repeats the last token of a sequence, which writes the same numbers once more.
             at = at[:, None] + (tokens - tokens[:, :1])[:, :, None]
         # From the keys of a layer to its values.
-        half = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
-        write = self._tensor(np.concatenate([at, at + half], -1).ravel())
+        part = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
+        parts = [at + i * part for i in range(self._shape.num_parts)]
+        write = self._tensor(np.concatenate(parts, -1).ravel())
         length, masks = self._masks(batch, lines, now, buffer.capacity)
         # For all layers at once: a view per layer costs as much as a small matrix product.
-        keys, values = buffer.by_head[:, :, : heads.size, :length].unbind(1)
+        by_part = buffer.by_head[:, :, : heads.size, :length].unbind(1)
+        # The last part has the values, also where it is the only one.
+        keys, values = by_part[0], by_part[-1]
         return Group(
             lines=self._lines(tokens),
             count=now.size,
@@ -167,8 +171,8 @@ class GroupPlanner:
             width=tokens.shape[1],
             length=length,
             masks=masks,
-            # Index of a page's keys in layer 0, in the view of the pool by half page.
-            pages=self._tensor(table.ravel() * (self._shape.num_layers * 2)),
+            # Index of a page's keys in layer 0, in the view of the pool by part.
+            pages=self._tensor(table.ravel() * (self._shape.num_layers * self._shape.num_parts)),
             copy=None,
             prefix=None,
             keys=(),

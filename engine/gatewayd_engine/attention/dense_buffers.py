@@ -18,10 +18,11 @@ class Buffer:
     Attributes:
         capacity: tokens per row.
         num_lines: number of rows.
-        kv: keys and values, shape ``[layers, 2, rows, kv_heads, capacity, head_dim]``: the data of
-            one head is contiguous, and all keys of a layer are one batch of matrices.
+        kv: keys and values, shape ``[layers, parts, rows, kv_heads, capacity, head_dim]``: the data
+            of one head is contiguous, and all keys of a layer are one batch of matrices.
         rows: view by layer for writing tokens, shape ``[.., head_dim]``.
-        by_head: view for reading, shape ``[layers, 2, rows * kv_heads, capacity, head_dim]``.
+        by_head: view for reading, shape ``[layers, parts, rows * kv_heads, capacity,
+            head_dim]``.
         owners: sequence of each row.
     """
 
@@ -50,13 +51,13 @@ class Buffers:
     """
 
     def __init__(self, pool: KvPool, max_lines: int, max_bytes: int) -> None:
-        _, layers, _, _, kv_heads, _ = pool.data.shape
+        _, layers, parts, _, kv_heads, _ = pool.data.shape
         dim = pool.head_dim
         # A pool with a codec is decoded once into the copies, and not in every step.
         self._dtype, self._device = pool.dtype, pool.data.device
-        self._shape = (layers, 2, kv_heads, dim)
+        self._shape = (layers, parts, kv_heads, dim)
         self._max_lines = max_lines
-        self._spare_tokens = max_bytes // (layers * 2 * kv_heads * dim * pool.dtype.itemsize)
+        self._spare_tokens = max_bytes // (layers * parts * kv_heads * dim * pool.dtype.itemsize)
         self._used: dict[tuple[PrefixKey | None, int], Buffer] = {}
         self._idle: list[Buffer] = []
 
@@ -120,6 +121,6 @@ class Buffers:
         return True
 
     def _make(self, lines: int, capacity: int) -> torch.Tensor:
-        layers, _, heads, dim = self._shape
+        layers, parts, heads, dim = self._shape
         # Zeroed, as a mask over the positions after a row's tokens would not suppress NaN.
-        return zeros((layers, 2, lines, heads, capacity, dim), self._dtype, self._device)
+        return zeros((layers, parts, lines, heads, capacity, dim), self._dtype, self._device)

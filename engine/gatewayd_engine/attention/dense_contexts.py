@@ -44,7 +44,8 @@ class DensePrefix:
     def __init__(self, kv: torch.Tensor) -> None:
         self.num_tokens = kv.shape[3]
         self.keys = [layer[0].transpose(1, 2) for layer in kv]
-        self.values = [layer[1] for layer in kv]
+        # The last part has the values, also where it is the only one.
+        self.values = [layer[-1] for layer in kv]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +277,7 @@ class Contexts:
         return place
 
     def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:
-        """Gather pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
+        """Gather pages by head, ``[layers, parts, kv_heads, pages, page_size, head_dim]``."""
         self._pool.transfers.wait()
         index = torch.from_numpy(np.ascontiguousarray(pages))
         found = self._pool.data.index_select(0, index)

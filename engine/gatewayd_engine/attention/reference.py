@@ -73,16 +73,18 @@ class ReferenceAttention:
         self._sinks = [None] * shape.num_layers if sinks is None else sinks
         self._page_size = pool.page_size
         self._windows = sorted(set(shape.windows))
+        self._parts = shape.num_parts
         self._width = shape.num_kv_heads * shape.head_dim
         self._per_group = shape.num_heads // shape.num_kv_heads
         self._data = pool.data
         self._codec = pool.codec
         self._dtype, self._device = pool.dtype, pool.data.device
         self._transfers = pool.transfers
-        # Two flat views of the pool: by token for writes, by half page (keys or values) for reads.
+        # Two flat views of the pool: by token for writes, by part (keys or values of a page) for
+        # reads.
         self._by_token = pool.data.flatten(0, 3).flatten(1)
-        self._by_half = pool.data.flatten(0, 2).flatten(1)
-        self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
+        self._by_part = pool.data.flatten(0, 2).flatten(1)
+        self._layer_offsets = np.arange(shape.num_layers)[:, None] * (self._parts * pool.page_size)
         self._planner = GroupPlanner(shape, pool, max_running, copy_bytes)
         self._dense = (
             BatchInvariantAttention(shape, self._device)
@@ -99,11 +101,11 @@ class ReferenceAttention:
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
         pages = batch.block_table[line, batch.cache_positions // size]
-        # Index of each token's keys in the flat pool; its values follow ``size`` indices later. All
-        # layers are indexed in one operation.
-        keys = pages * (layers * 2 * size) + batch.cache_positions % size
-        both = np.stack([keys, keys + size], 1).reshape(1, -1)
-        self._write = self._tensor(both + self._layer_offsets).unbind()
+        # Index of each token's keys in the flat pool; its values, if any, follow ``size`` indices
+        # later. All layers are indexed in one operation.
+        keys = pages * (layers * self._parts * size) + batch.cache_positions % size
+        parts = (keys[:, None] + np.arange(self._parts) * size).reshape(1, -1)
+        self._write = self._tensor(parts + self._layer_offsets).unbind()
         self._groups = self._planner.plan(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_decode, len(batch))]
 
@@ -157,17 +159,18 @@ class ReferenceAttention:
         """Append keys and values to the pool.
 
         Returns:
-            Them as attention reads them, after a lossy codec's round trip, ``[tokens, 2 * width]``.
+            Them as attention reads them, after a lossy codec's round trip, ``[tokens, num_parts *
+            width]``.
         """
         if self._transfers.pending:
             self._transfers.wait_for(layer)
         if self._codec is None:
-            new = key_value.reshape(tokens, 2 * self._width).contiguous()
+            new = key_value.reshape(tokens, self._parts * self._width).contiguous()
             self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
             return new
         # This step attends to its own tokens as later steps will: encoded and decoded.
         records, numbers = self._codec.round_trip(key_value)
-        self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
+        self._by_token.index_copy_(0, self._write[layer], records.view(self._parts * tokens, -1))
         return numbers.view(tokens, -1)
 
     def _attend_chunks(self, layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
@@ -197,7 +200,7 @@ class ReferenceAttention:
             group: group of decoding sequences.
             layer: layer index.
             query: shape ``[num_tokens, num_heads, head_dim]``.
-            new: this step's keys and values, shape ``[num_tokens, 2 * width]``.
+            new: this step's keys and values, shape ``[num_tokens, num_parts * width]``.
             seen: receives the attention weights of each sequence's first token, shape ``[count,
                 num_heads, context]``.
         """
@@ -245,14 +248,15 @@ class ReferenceAttention:
         self, pages: torch.Tensor, layer: int, lines: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Gather keys and values of pages, each of shape ``[sequences, kv_heads, length, dim]``."""
-        # Pages are indices of half pages in layer 0.
-        half = pages + layer * 2
-        each = (lines, -1, *self._data.shape[-2:])
-        k = self._by_half.index_select(0, half).view(each)
-        v = self._by_half.index_select(0, half + 1).view(each)
-        if self._codec is not None:
-            k, v = self._codec.decode(k[:, :length]), self._codec.decode(v[:, :length])
-        return k[:, :length].transpose(1, 2), v[:, :length].transpose(1, 2)
+        # Pages are indices of their keys in layer 0.
+        keys = pages + layer * self._parts
+        k = self._read_part(keys, lines, length)
+        return k, k if self._parts == 1 else self._read_part(keys + 1, lines, length)
+
+    def _read_part(self, index: torch.Tensor, lines: int, length: int) -> torch.Tensor:
+        found = self._by_part.index_select(0, index).view(lines, -1, *self._data.shape[-2:])
+        found = found[:, :length]
+        return (found if self._codec is None else self._codec.decode(found)).transpose(1, 2)
 
     def _plan_chunk(self, batch: StepBatch, i: int) -> _Chunk:
         end = int(batch.last[i]) + 1
@@ -266,7 +270,7 @@ class ReferenceAttention:
             else causal(count, length, window, self._dtype, self._device)
             for window in self._windows
         }
-        pages = self._tensor(table * (self._shape.num_layers * 2))
+        pages = self._tensor(table * (self._shape.num_layers * self._parts))
         bias = self._planner.biases.of_lines(batch, np.array([i]))
         return _Chunk(end - count, end, pages, length, masks, bias)
 

@@ -41,7 +41,8 @@ class _Read(NamedTuple):
     """KV slots that sequences with sparse attention read in a layer.
 
     Attributes:
-        records: indices in the pool, of keys and then of values, shape ``[2 * m * kv_heads * k]``.
+        records: indices in the pool, of keys and then of values, shape
+            ``[num_parts * m * kv_heads * k]``.
         places: selected KV slots, shape ``[m, kv_heads, k]``.
         mask: 0, and -inf for padding, shape ``[m * kv_heads, 1, k]``; None without padding.
     """
@@ -79,10 +80,11 @@ class SelectiveAttention(ReferenceAttention):
         self._asked: SelectionRequest | None = None
         self._by_record = pool.data.flatten(0, 4)
         # Record offsets within a page by layer, keys or values, and head, shape
-        # [layers, 2, 1, kv_heads, 1].
-        self._half = pool.page_size * shape.num_kv_heads
-        halves = np.arange(2 * shape.num_layers).reshape(-1, 2, 1, 1, 1) * self._half
-        self._offsets = torch.from_numpy(halves + np.arange(shape.num_kv_heads)[:, None])
+        # [layers, num_parts, 1, kv_heads, 1].
+        self._part = pool.page_size * shape.num_kv_heads
+        parts = np.arange(shape.num_parts * shape.num_layers) * self._part
+        parts = parts.reshape(-1, shape.num_parts, 1, 1, 1)
+        self._offsets = torch.from_numpy(parts + np.arange(shape.num_kv_heads)[:, None])
         self._offsets_of: tuple[list[int], torch.Tensor] = ([], self._offsets)
         self._asked_layers = [i for i, window in enumerate(shape.windows) if not window]
         self._reads: dict[int, _Read] = {}
@@ -176,10 +178,12 @@ class SelectiveAttention(ReferenceAttention):
         # Padding reads KV slot 0, under a mask.
         there = places if selected.is_full else places.clamp_min(0)
         # Index of a record: the start of its page plus its offset in the page times the KV heads.
-        first = table.astype(np.int64) * (2 * self._shape.num_layers) - np.arange(table.shape[1])
+        first = table.astype(np.int64) * (self._parts * self._shape.num_layers) - np.arange(
+            table.shape[1]
+        )
         # Less the page's index in the sequence, so that a position can be added instead of an
         # offset.
-        by_page = torch.from_numpy(first * self._half).expand(layers, -1, -1)
+        by_page = torch.from_numpy(first * self._part).expand(layers, -1, -1)
         begin = by_page.gather(2, (there // self._page_size).flatten(2))
         record = begin.view(layers, 1, count, kv_heads, k).add_(there[:, None], alpha=kv_heads)
         if self._offsets_of[0] != selected.layers:
@@ -211,7 +215,9 @@ class SelectiveAttention(ReferenceAttention):
         found = self._by_record.index_select(0, read.records)
         if self._codec is not None:
             found = self._codec.decode(found)
-        keys, values = found.view(2, count * kv_heads, k, -1).unbind()
+        by_part = found.view(self._parts, count * kv_heads, k, -1).unbind()
+        # The last part has the values, also where it is the only one.
+        keys, values = by_part[0], by_part[-1]
         q = query.reshape(count * kv_heads, self._per_group, -1)
         seen: list[torch.Tensor] = []
         answer = self._dense.lines(q, keys.transpose(1, 2), values, read.mask, None, seen)

@@ -1,7 +1,8 @@
 """The KV pool: one tensor of all keys and values, in pages.
 
 Block-major: all layers of one page are contiguous, so a page is moved or copied in one piece.
-The last page is scratch: padded batch rows may write there.
+The last page is scratch: padded batch rows may write there. A model whose values are its keys, such
+as one with latent attention, has one part per token and head instead of two.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 
 
 class KvPool:
-    """Keys and values, shape ``[num_pages + 1, layers, 2, page_size, kv_heads, head_dim]``.
+    """Keys and values, shape ``[num_pages + 1, layers, parts, page_size, kv_heads, head_dim]``.
 
-    With a codec they are byte records: the last dimension is ``record_bytes``. Code that moves or
-    zeroes pages or tokens does not depend on it; code that reads numbers decodes. On a device,
-    whose kernels do not decode, records are low-bit numbers.
+    Parts are keys and values, or keys alone; see ``AttentionShape``. With a codec they are byte
+    records: the last dimension is ``record_bytes``. Code that moves or zeroes pages or tokens does
+    not depend on it; code that reads numbers decodes. On a device, whose kernels do not decode,
+    records are low-bit numbers.
 
     Attributes:
         data: the tensor, numbers of ``dtype`` or ``element``, or uint8.
@@ -70,7 +72,7 @@ class KvPool:
             last, stored = shape.head_dim, element or dtype
         else:
             last, stored = codec.record_bytes, torch.uint8
-        page = (shape.num_layers, 2, page_size, shape.num_kv_heads, last)
+        page = (shape.num_layers, shape.num_parts, page_size, shape.num_kv_heads, last)
         self.settle: Callable[[], None] = lambda: None
         # Zeros, not uninitialised memory: masked positions must not contain NaN.
         self.data = zeros((num_pages + 1, *page), stored, torch.device(device))
@@ -105,7 +107,7 @@ def page_bytes(
         record_bytes: size of a key, or a value, of one head with a codec; None without one.
     """
     each = shape.head_dim * dtype.itemsize if record_bytes is None else record_bytes
-    return shape.num_layers * 2 * shape.num_kv_heads * each * page_size
+    return shape.num_layers * shape.num_parts * shape.num_kv_heads * each * page_size
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

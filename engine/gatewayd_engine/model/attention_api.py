@@ -18,8 +18,8 @@ class Attend(Protocol):
         Args:
             layer: which layer.
             query: after rotary, shape ``[num_tokens, num_heads, head_dim]``.
-            key_value: keys after rotary, then values, shape
-                ``[num_tokens, 2 * num_kv_heads, head_dim]``.
+            key_value: keys after rotary, then values unless these are the keys, shape
+                ``[num_tokens, num_parts * num_kv_heads, head_dim]``.
 
         Returns:
             Shape ``[num_tokens, num_heads * head_dim]``.

@@ -18,6 +18,7 @@ class AttentionShape:
         softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
         windows: per layer, the sliding window: how many of the latest positions a token attends
             to, itself included; 0 for all.
+        values_are_keys: whether the keys serve as values as well, as in latent attention.
     """
 
     num_layers: int
@@ -27,3 +28,9 @@ class AttentionShape:
     scale: float
     softcap: float | None
     windows: tuple[int, ...]
+    values_are_keys: bool = False
+
+    @property
+    def num_parts(self) -> int:
+        """Vectors per token and KV head: 2 for a key and a value, 1 if they are the same."""
+        return 1 if self.values_are_keys else 2

@@ -24,6 +24,9 @@ def describe(config: EngineConfig) -> ModelDescription:
     Raises:
         SpecError, EngineConfigError, PluginError: no backend serves it.
     """
+    import torch
+
+    from gatewayd_engine.kv.pool import page_bytes
     from gatewayd_engine.model.loading.layout import layout
     from gatewayd_engine.model.model_backend import NATIVE, PluginBackend, choose_backend
 
@@ -41,14 +44,14 @@ def describe(config: EngineConfig) -> ModelDescription:
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float32" if config.device == "cpu" else "bfloat16"
-    itemsize = 4 if dtype == "float32" else 2
+    kind: torch.dtype = getattr(torch, dtype)
     return ModelDescription(
         backend=name,
         architecture=architecture,
         dtype=dtype,
         num_parameters=num_parameters,
-        weight_bytes=num_parameters * itemsize,
-        token_bytes=2 * shape.num_layers * shape.num_kv_heads * shape.head_dim * itemsize,
+        weight_bytes=num_parameters * kind.itemsize,
+        token_bytes=page_bytes(shape, 1, kind),
         max_model_len=length,
     )
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.plugin_times import PluginTimes
+from gatewayd_hooks.kv_compression import Compacts
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
@@ -68,6 +69,12 @@ class Opener:
         return self._opened(kind, strategy, strategy)
 
     def _opened(self, kind: Kind, strategy: Any, watched: Any) -> Any:  # noqa: ANN401 - any kind
+        shape = self._resources.kv_shape
+        if shape is not None and shape.values_are_keys and isinstance(strategy, Compacts):
+            raise ValueError(
+                "it compacts keys and values, but the values of this model are its keys (latent"
+                ' attention); set [kv_compression] strategy to one that selects, or to "none"'
+            )
         try:
             watched.open(self._resources)
         except BaseException:

@@ -23,7 +23,7 @@ SHAPES = [
     AttentionShape(1, 6, 2, 8, 0.3, softcap, (window,))
     for softcap in (None, 3.0)
     for window in (0, 9)
-]
+] + [AttentionShape(1, 6, 1, 10, 0.3, None, (0,), values_are_keys=True)]
 
 
 class Sequences:
@@ -41,7 +41,7 @@ class Sequences:
         self.rows.block_table[1:, : 40 // PAGE] = self.rows.block_table[0, : 40 // PAGE]
         self.attention = ReferenceAttention(shape, pool, count, copy_bytes, is_steady=is_steady)
         chance = torch.Generator().manual_seed(7)
-        heads = shape.num_heads + 2 * shape.num_kv_heads
+        heads = shape.num_heads + shape.num_parts * shape.num_kv_heads
         self.numbers = torch.randn(count, MAX_LEN, heads, shape.head_dim, generator=chance)
         self.numbers[1:, :40] = self.numbers[0, :40]
         self.found = torch.full((LENGTH, shape.num_heads * shape.head_dim), torch.nan)
@@ -62,7 +62,7 @@ class Sequences:
             self.numbers[row, start : start + count]
             for row, start, count in zip(batch.rows, batch.starts, batch.counts, strict=True)
         ]
-        sizes = [self.shape.num_heads, 2 * self.shape.num_kv_heads]
+        sizes = [self.shape.num_heads, self.shape.num_parts * self.shape.num_kv_heads]
         query, key_value = torch.split_with_sizes(torch.cat(at), sizes, 1)
         answer = self.attention(0, query.contiguous(), key_value.contiguous())
         first = 0
@@ -101,7 +101,9 @@ def _prefixes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 1024)
 
 
-@pytest.mark.parametrize(("shape", "block"), [*zip(SHAPES, (1, 700, 1 << 20, 700), strict=True)])
+@pytest.mark.parametrize(
+    ("shape", "block"), [*zip(SHAPES, (1, 700, 1 << 20, 700, 700), strict=True)]
+)
 def test_it_does_not_matter_how_a_sequence_is_split(
     shape: AttentionShape, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

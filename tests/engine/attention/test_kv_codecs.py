@@ -56,9 +56,10 @@ def test_pages_give_what_dense_attention_gives(
     wander(Twin(shape, copy_bytes, 1, codec(name)), 14)
 
 
+@pytest.mark.parametrize("values_are_keys", [False, True])
 def test_what_sequences_share_is_attended_as_if_it_were_their_own(
-    monkeypatch: pytest.MonkeyPatch,
+    values_are_keys: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 4096)
-    shape = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
+    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 2048)
+    shape = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0), values_are_keys)
     diverge(Twin(shape, 1 << 26, 3, codec("int8")), 30)

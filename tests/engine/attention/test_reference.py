@@ -56,7 +56,8 @@ class Twin:
 
     def empty(self) -> torch.Tensor:
         shape = self.shape
-        return torch.zeros(shape.num_layers, 0, 2 * shape.num_kv_heads, shape.head_dim)
+        heads = shape.num_parts * shape.num_kv_heads
+        return torch.zeros(shape.num_layers, 0, heads, shape.head_dim)
 
     def restart(self, row: int) -> None:
         """Another sequence takes the row."""
@@ -93,7 +94,8 @@ class Twin:
         batch = gather(self.rows, who, who, ids, starts, count, starts + count)
         self.attention.plan(batch)
         total = len(batch.ids)
-        news = torch.randn(shape.num_layers, total, 2 * shape.num_kv_heads, shape.head_dim)
+        heads = shape.num_parts * shape.num_kv_heads
+        news = torch.randn(shape.num_layers, total, heads, shape.head_dim)
         ends = (batch.last + 1).tolist()
         spans = [(e - int(c), e) for e, c in zip(ends, batch.counts, strict=True)]
         for (first, end), row in zip(spans, batch.rows.tolist(), strict=True):
@@ -115,7 +117,8 @@ class Twin:
         """Attention of the last queries of one sequence, by the definition."""
         shape, kv = self.shape, self.known[row][layer]
         group = shape.num_heads // shape.num_kv_heads
-        k, v = (half.repeat_interleave(group, 1) for half in kv.chunk(2, 1))
+        parts = [part.repeat_interleave(group, 1) for part in kv.chunk(shape.num_parts, 1)]
+        k, v = parts[0], parts[-1]
         scores = torch.einsum("qhd,khd->hqk", query, k) * shape.scale
         if shape.softcap:
             scores = shape.softcap * torch.tanh(scores / shape.softcap)
@@ -166,6 +169,15 @@ def test_pages_give_what_dense_attention_gives(
 ) -> None:
     shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, windows)
     wander(Twin(shape, copy_bytes, seed=1), 36)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("copy_bytes", [0, 1 << 26, 200_000])
+def test_keys_may_be_the_values_as_well(kv_heads: int, copy_bytes: int) -> None:
+    shape = AttentionShape(2, 6, kv_heads, 10, 0.3, None, (0, 9), values_are_keys=True)
+    twin = Twin(shape, copy_bytes, seed=5)
+    assert twin.pool.data[0].nbytes == 2 * PAGE * kv_heads * 10 * 4
+    wander(twin, 36)
 
 
 def diverge(twin: Twin, num_steps: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -122,7 +123,8 @@ class SparseTwin(Twin):
         batch = gather(self.rows, who, who, ids, starts, count, starts + count, behind)
         self.attention.plan(batch)
         total = len(batch.ids)
-        news = torch.randn(SHAPE.num_layers, total, 2 * SHAPE.num_kv_heads, SHAPE.head_dim)
+        heads = self.shape.num_parts * SHAPE.num_kv_heads
+        news = torch.randn(SHAPE.num_layers, total, heads, SHAPE.head_dim)
         spans = [
             (int(last) + 1 - int(n), int(last) + 1, int(row))
             for last, n, row in zip(batch.last, batch.counts, batch.rows, strict=True)
@@ -155,7 +157,7 @@ class SparseTwin(Twin):
         for head in range(2):
             sees[head, places[head][places[head] >= 0]] = True
         weights = self.weights(query, kv, sees)
-        values = kv[:, SHAPE.num_kv_heads :].repeat_interleave(3, 1)
+        values = kv[:, -SHAPE.num_kv_heads :].repeat_interleave(3, 1)
         wanted = torch.einsum("hk,khd->hd", weights, values)[None]
         torch.testing.assert_close(got, wanted, atol=2e-5, rtol=1e-4)
         self.compare_shown(layer, row, query, sees)
@@ -202,9 +204,13 @@ def test_it_is_dense_attention_restricted_to_what_is_selected(
     assert not twin.chair.faults
 
 
-def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("values_are_keys", [False, True])
+def test_what_sequences_share_is_selected_from_too(
+    values_are_keys: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 1 << 12)
-    twin = SparseTwin(Dice(2), 1 << 26, shape=PLAIN)
+    shape = replace(PLAIN, values_are_keys=values_are_keys)
+    twin = SparseTwin(Dice(2), 1 << 26, shape=shape)
     twin.step({0: 120})
     for row in (1, 2):
         twin.inherit(row, 0, 25)

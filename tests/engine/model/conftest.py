@@ -18,7 +18,8 @@ def causal_attend(shape: AttentionShape) -> Attend:
 
     def attend(layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         num_tokens, group = query.shape[0], shape.num_heads // shape.num_kv_heads
-        key, value = key_value.chunk(2, dim=1)
+        parts = key_value.chunk(shape.num_parts, dim=1)
+        key, value = parts[0], parts[-1]
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", query, key) * shape.scale
         if shape.softcap is not None:

@@ -21,8 +21,9 @@ class FullSequenceAttention:
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``; the tokens are those of the whole sequence."""
         shape = self._shape
-        # [2 * kv_heads, n, head_dim]: all keys come before all values.
-        key, value = key_value.transpose(0, 1).chunk(2)
+        # [num_parts * kv_heads, n, head_dim]: all keys come before all values, if any.
+        parts = key_value.transpose(0, 1).chunk(shape.num_parts)
+        key, value = parts[0], parts[-1]
         seen = _seen(len(query), shape.windows[layer])
         if shape.softcap is None:
             attended = functional.scaled_dot_product_attention(

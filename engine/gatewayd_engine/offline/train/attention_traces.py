@@ -73,7 +73,8 @@ class _Tracing:
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
         shape, tokens = self._shape, len(query)
-        keys, values = key_value.view(tokens, 2, shape.num_kv_heads, -1).unbind(1)
+        parts = key_value.view(tokens, shape.num_parts, shape.num_kv_heads, -1).unbind(1)
+        keys, values = parts[0], parts[-1]
         q, k, v = (one.transpose(0, 1) for one in (query, keys, values))
         answer = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=shape.scale, enable_gqa=True

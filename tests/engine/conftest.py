@@ -52,6 +52,15 @@ MOE = {
     "num_hidden_layers": 4,
 }
 
+LATENT = {
+    "kv_lora_rank": 24,
+    "q_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 10,
+    "first_k_dense_replace": 3,
+    "num_key_value_heads": 4,
+}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "llama3": ("LlamaConfig", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
@@ -104,6 +113,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3MoeConfig",
         {**MOE, "head_dim": 24, "norm_topk_prob": True, "mlp_only_layers": [1]},
     ),
+    "deepseek_v2": ("DeepseekV2Config", {**LATENT, "q_lora_rank": None}),
+    "deepseek_v3": ("DeepseekV3Config", LATENT),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 
@@ -161,6 +172,31 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4_biases": ("Glm4Config", {"head_dim": 16, "attention_bias": True}),
     "mixtral_window": ("MixtralConfig", {"num_local_experts": 4, "sliding_window": 16}),
+    "deepseek_v2_yarn": (
+        "DeepseekV2Config",
+        {
+            **LATENT,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.9},
+            "mlp_bias": True,
+        },
+    ),
+    "deepseek_v2_biases": (
+        "DeepseekV2Config",
+        {**LATENT, "q_lora_rank": None, "attention_bias": True},
+    ),
+    "deepseek_v3_biases": (
+        "DeepseekV3Config",
+        {**LATENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 0.01},
+    ),
+    "deepseek_v3_direct": (
+        "DeepseekV3Config",
+        {
+            **LATENT,
+            "q_lora_rank": None,
+            "rope_interleave": False,
+            "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
+        },
+    ),
     "qwen3_moe_sparse_step": (
         "Qwen3MoeConfig",
         {**MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 16},

@@ -82,6 +82,23 @@ class Attention:
         return attend(self._index, heads.query, heads.key_value)
 
 
+class AttentionPart(Protocol):
+    """Attention of a layer, up to its output projection."""
+
+    @property
+    def entry(self) -> LinearOp:
+        """The only matrix that consumes the layer's normed input."""
+
+    @property
+    def out(self) -> LinearOp:
+        """The output projection, which the decoder layer applies."""
+
+    def __call__(
+        self, x: torch.Tensor, of: OfPositions, attend: Attend | RotatingAttend
+    ) -> torch.Tensor:
+        """Map ``[num_tokens, hidden]`` to the input of ``out``."""
+
+
 class Mlp(Protocol):
     """A feed-forward part: dense or a mixture of experts."""
 
@@ -106,7 +123,7 @@ class DecoderLayer:
         after_attention, after_mlp: norms of their outputs; None for none.
     """
 
-    attention: Attention
+    attention: AttentionPart
     mlp: Mlp
     before_attention: Norm
     before_mlp: Norm

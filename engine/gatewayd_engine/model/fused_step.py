@@ -21,6 +21,7 @@ from gatewayd_engine.kernels.cpu.step_layout import (
     MatrixField,
     StepShape,
 )
+from gatewayd_engine.model.decoder import Attention
 from gatewayd_engine.model.layers import FeedForward, HeadNorm, ProjectionNorm, RMSNorm, Unnormed
 from gatewayd_engine.model.linears.panel_linear import PanelLinear
 
@@ -303,7 +304,7 @@ def _block(layer: DecoderLayer, window: int, rotary: Rotary) -> NDArray[np.int64
     None if one of its operations is none that a fused step computes.
     """
     attention, mlp = layer.attention, layer.mlp
-    if not isinstance(mlp, FeedForward):
+    if not isinstance(attention, Attention) or not isinstance(mlp, FeedForward):
         return None
     block = np.zeros(LAYER_SIZE, np.int64)
     products = (

@@ -50,13 +50,13 @@ def choose_backend(
         EngineConfigError: the configuration asks a plugin for what only ``native`` can do.
         PluginError: the plugin cannot be loaded.
     """
-    folder, choice = Path(config.model), config.model_backend
+    choice = config.model_backend
     if choice.name == NATIVE:
-        return read_spec(folder, config.max_model_len)
+        return _native(config)
     if choice.name != AUTO:
         return _opened(config, host, plugin_times, choice)
     try:
-        return read_spec(folder, config.max_model_len)
+        return _native(config)
     except UnsupportedModel as error:
         chosen = StrategyChoice(FALLBACK, choice.settings.get(FALLBACK, {}))
         if FALLBACK not in {row.name for row in host.report() if row.kind == _KIND}:
@@ -68,6 +68,16 @@ def choose_backend(
             raise type(other)(f"{error}; {other}") from other
         _log.info("model backend: %s, since native cannot serve it: %s", FALLBACK, error)
         return found
+
+
+def _native(config: EngineConfig) -> ModelSpec:
+    spec = read_spec(Path(config.model), config.max_model_len)
+    if spec.latent is not None and config.device != "cpu":
+        raise UnsupportedModel(
+            f"{spec.architecture} is not supported on device {config.device}: native has latent"
+            f" attention on a CPU only, model backend {FALLBACK} on a GPU as well"
+        )
+    return spec
 
 
 def _opened(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
+from gatewayd_engine.model.config.latent import LatentSpec, read_latent, score_scale
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
 from gatewayd_engine.model.config.rope import (
     MOST_CONTEXT,
@@ -54,8 +55,10 @@ class ModelSpec:
     embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
     ``query_scale`` is of layers without rotary embedding,
     ``dtype`` is that of the stored weights, ``family`` holds what the architecture fixes,
-    ``is_text_part`` says whether the checkpoint is multimodal and other parts of it are not read,
-    ``quantization`` is the checkpoint's description of its quantization.
+    ``latent`` holds the sizes of latent attention, with which ``num_kv_heads`` is 1 and
+    ``head_dim`` the size of a KV record, ``is_text_part`` says whether the checkpoint is multimodal
+    and other parts of it are not read, ``quantization`` is the checkpoint's description of its
+    quantization.
     """
 
     architecture: str
@@ -85,6 +88,7 @@ class ModelSpec:
     dtype: str
     moe: MoeSpec | None
     query_scale: QueryScale | None = None
+    latent: LatentSpec | None = None
     is_text_part: bool = False
     # Not hashed, as it holds a dict.
     quantization: Announcement | None = field(default=None, hash=False)
@@ -100,6 +104,7 @@ class ModelSpec:
             scale=self.attention_scale,
             softcap=self.attention_softcap,
             windows=self.windows,
+            values_are_keys=self.latent is not None,
         )
 
 
@@ -127,8 +132,13 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
             f"{config.where}: num_attention_heads is {num_heads}, no multiple of"
             f" num_key_value_heads, {num_kv_heads}"
         )
-    head_dim = config.size("head_dim", family.head_dim or max(1, hidden_size // num_heads))
-    rope = read_rope(config, family, head_dim, max_model_len)
+    latent = read_latent(config) if family.latent else None
+    if latent is None:
+        head_dim = config.size("head_dim", family.head_dim or max(1, hidden_size // num_heads))
+        rope = read_rope(config, family, head_dim, max_model_len)
+    else:
+        num_kv_heads, head_dim = 1, latent.record_dim
+        rope = read_rope(config, family, latent.rope_dim, max_model_len)
     if family.chunk is not None:
         # Within its first chunk, a token attends to all positions before it.
         chunk = config.optional_size("attention_chunk_size", family.chunk) or rope.max_len
@@ -143,6 +153,8 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
         )
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
+    if latent is not None and (config.indices("first_k_dense_replace") or (0,))[0] < num_layers:
+        raise UnsupportedModel(f"{config.where}: experts of {architecture} are not supported")
     rotated = read_rotated(config, family, num_layers)
     windows = read_windows(config, family, rotated)
     # Gemma scales scores by another number than the size of a head.
@@ -170,7 +182,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         rope=rope,
         layer_ropes=read_layer_ropes(config, family, rope, windows, rotated),
         windows=windows,
-        attention_scale=scalar**-0.5,
+        attention_scale=scalar**-0.5 if latent is None else score_scale(config, latent),
         attention_softcap=score_cap,
         logit_softcap=logit_cap,
         embedding_scale=hidden_size**0.5 if family.scaled_embedding else None,
@@ -182,6 +194,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         dtype=_dtype(config),
         moe=read_moe(config, family, num_layers),
         query_scale=read_query_scale(config, family),
+        latent=latent,
         is_text_part=text is not None,
         quantization=_quantization(folder, config),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.kv_scales import KvScales, scaled_output
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.quantization import StaticWeight
@@ -93,3 +95,34 @@ def test_the_output_projection_rounds_what_comes_divided_to_the_same_codes() -> 
     )
     assert isinstance(other, StaticWeight)
     assert other.scale == 0.03 / 4
+
+
+@pytest.mark.parametrize("name", ["deepseek_v2_biases", "deepseek_v3", "deepseek_v3_biases"])
+def test_a_latent_has_one_scale_for_keys_and_values(
+    name: str, checkpoint: Callable[[str], Path], our_logits: Callable[..., torch.Tensor]
+) -> None:
+    folder, scale = checkpoint(name), 8.0
+    records: dict[tuple[float, int], torch.Tensor] = {}
+    spec, ids = read_spec(folder), torch.arange(3, 40)
+
+    def look(key: float, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        records.setdefault((key, layer), key_value.clone())
+        return query.flatten(1)
+
+    logits = []
+    for key in (1.0, scale):
+        scales = {layer: KvScales(key, 3.0) for layer in range(spec.num_layers)}
+        decoder = read(
+            Checkpoint.open(folder, spec),
+            torch.float32,
+            "cpu",
+            lambda part: None,
+            None,
+            None,
+            scales,
+        )
+        logits.append(our_logits(decoder, ids))
+        with torch.inference_mode():
+            decoder.hidden(ids, torch.arange(len(ids)), partial(look, key))
+    torch.testing.assert_close(*logits, atol=5e-5, rtol=1e-4)
+    torch.testing.assert_close(records[scale, 0] * scale, records[1.0, 0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -52,6 +52,11 @@ class AttentionBuilder:
         self._kv_scales = kv_scales
         self._buffers = HeadBuffers(spec, self.rotaries[0])
         self._order = _order(spec, linears.device)
+
+    @property
+    def float_parts(self) -> Sequence[object]:
+        """Operations other than linear layers that can be batch-invariant."""
+        return self.rotaries
 
     def attention(self, index: int) -> Attention:
         """Build the attention of a layer."""

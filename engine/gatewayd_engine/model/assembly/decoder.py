@@ -8,6 +8,7 @@ from types import MappingProxyType
 import torch
 
 from gatewayd_engine.model.assembly.attention import AttentionBuilder
+from gatewayd_engine.model.assembly.latent_attention import LatentAttentionBuilder
 from gatewayd_engine.model.assembly.linears import LinearBuilder, Quantize, Weights
 from gatewayd_engine.model.assembly.mlp import MlpBuilder
 from gatewayd_engine.model.decoder import Decoder, DecoderLayer, Mlp
@@ -98,7 +99,11 @@ class LayerBuilder:
     ) -> None:
         self.linears = LinearBuilder(spec, weights, parts, quantize, device)
         self._spec = spec
-        self._attention = AttentionBuilder(spec, self.linears, parts, kv_scales)
+        self._attention = (
+            AttentionBuilder(spec, self.linears, parts, kv_scales)
+            if spec.latent is None
+            else LatentAttentionBuilder(spec, spec.latent, self.linears, parts, kv_scales)
+        )
         self._mlps = MlpBuilder(spec, self.linears, parts)
 
     @property
@@ -146,4 +151,5 @@ class LayerBuilder:
 
     def set_batch_invariant(self, head: LinearOp) -> bool:
         """Make float operations batch-invariant; see ``LinearBuilder.set_batch_invariant``."""
-        return self.linears.set_batch_invariant(head, (*self.rotaries, *self._mlps.gates))
+        others = (*self._attention.float_parts, *self._mlps.gates)
+        return self.linears.set_batch_invariant(head, others)

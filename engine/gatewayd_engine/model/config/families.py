@@ -76,6 +76,7 @@ class Family:
             number; None for the size of a head.
         softcaps: bounds of scores and of logits when config.json says nothing; None where it must
             not say anything.
+        latent: attention is over latents of keys and values (MLA).
         experts: naming scheme of the experts' weights; None for a dense model.
         head_dim: when config.json says nothing; None for hidden size over heads.
         rope_theta: when config.json says nothing.
@@ -102,6 +103,7 @@ class Family:
     chunk: int | None = None
     query_scalar: float | None = None
     softcaps: tuple[float | None, float | None] | None = None
+    latent: bool = False
     experts: Literal["mixtral", "qwen"] | None = None
     head_dim: int | None = None
     rope_theta: float = 10_000.0
@@ -178,6 +180,8 @@ FAMILIES = {
     "Glm4ForCausalLM": Family(
         biases="qkv_configured", norms=_GLM, adjacent_pairs=True, rotated=0.5, head_dim=128
     ),
+    "DeepseekV2ForCausalLM": Family(biases="configured", mlp_bias=True, latent=True),
+    "DeepseekV3ForCausalLM": Family(biases="configured", latent=True),
 }
 
 MODEL_TYPES = {
@@ -195,5 +199,7 @@ MODEL_TYPES = {
     "smollm3": "SmolLM3ForCausalLM",
     "glm": "GlmForCausalLM",
     "glm4": "Glm4ForCausalLM",
+    "deepseek_v2": "DeepseekV2ForCausalLM",
+    "deepseek_v3": "DeepseekV3ForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

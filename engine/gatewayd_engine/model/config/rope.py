@@ -203,9 +203,9 @@ def _yarn(config: JsonFields, given: JsonFields, theta: float, rotary_dim: int) 
         mscale = given.optional_number("mscale")
         mscale_all_dim = given.optional_number("mscale_all_dim")
         # ``mscale`` is DeepSeek's extension; as in transformers, it counts only if both are set.
-        magnitude = _yarn_magnitude(factor, mscale if mscale and mscale_all_dim else 1.0)
+        magnitude = yarn_magnitude(factor, mscale if mscale and mscale_all_dim else 1.0)
         if mscale and mscale_all_dim:
-            magnitude /= _yarn_magnitude(factor, mscale_all_dim)
+            magnitude /= yarn_magnitude(factor, mscale_all_dim)
     return RopeSpec(
         "yarn",
         theta,
@@ -221,7 +221,8 @@ def _yarn(config: JsonFields, given: JsonFields, theta: float, rotary_dim: int) 
     )
 
 
-def _yarn_magnitude(factor: float, mscale: float) -> float:
+def yarn_magnitude(factor: float, mscale: float) -> float:
+    """Return the factor by which yarn enlarges rotated heads for a context ``factor`` as long."""
     return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 

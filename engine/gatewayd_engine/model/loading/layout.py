@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from gatewayd_engine.model.config.latent import LatentSpec
 from gatewayd_engine.model.config.moe import MoeSpec
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Matrix
@@ -31,7 +32,10 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         prefix = f"model.layers.{index}"
         for norm in spec.family.norms.names:
             shapes[f"{prefix}.{norm}.weight"] = (spec.hidden_size,)
-        shapes |= _attention(spec, f"{prefix}.self_attn", present)
+        if spec.latent is None:
+            shapes |= _attention(spec, f"{prefix}.self_attn", present)
+        else:
+            shapes |= _latent_attention(spec, spec.latent, f"{prefix}.self_attn")
         if spec.moe is not None and spec.moe.layers[index]:
             shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present))
         else:
@@ -72,6 +76,22 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
         shapes[f"{prefix}.q_norm.weight"] = (spec.head_dim if is_head else queries,)
         shapes[f"{prefix}.k_norm.weight"] = (spec.head_dim if is_head else keys,)
     return shapes
+
+
+def _latent_attention(spec: ModelSpec, latent: LatentSpec, prefix: str) -> Shapes:
+    hidden, queries = spec.hidden_size, spec.num_heads * latent.key_dim
+    if latent.query_rank is None:
+        shapes = _linear(f"{prefix}.q_proj", queries, hidden, False)
+    else:
+        shapes = _linear(f"{prefix}.q_a_proj", latent.query_rank, hidden, spec.qkv_bias)
+        shapes[f"{prefix}.q_a_layernorm.weight"] = (latent.query_rank,)
+        shapes |= _linear(f"{prefix}.q_b_proj", queries, latent.query_rank, False)
+    shapes |= _linear(f"{prefix}.kv_a_proj_with_mqa", latent.record_dim, hidden, spec.qkv_bias)
+    shapes[f"{prefix}.kv_a_layernorm.weight"] = (latent.rank,)
+    expanded = spec.num_heads * (latent.nope_dim + latent.value_dim)
+    shapes |= _linear(f"{prefix}.kv_b_proj", expanded, latent.rank, False)
+    values = spec.num_heads * latent.value_dim
+    return shapes | _linear(f"{prefix}.o_proj", hidden, values, spec.output_bias)
 
 
 def _feed_forward(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:

@@ -58,9 +58,12 @@ def layer_matrices(shapes: Shapes, index: int) -> list[Matrix]:
     return [m for m in matrices(shapes).values() if m.name.startswith(prefix)]
 
 
-def is_router(matrix: Matrix) -> bool:
-    """Whether a matrix is an expert router, which is small, sensitive and never quantized."""
-    return matrix.name.endswith(".gate")
+def stays_float(matrix: Matrix) -> bool:
+    """Whether a matrix is never quantized: expert routers, and matrices that expand latents.
+
+    Routers are small and sensitive; the others are multiplied head by head, as floats.
+    """
+    return matrix.name.endswith((".gate", ".kv_b_proj"))
 
 
 def input_groups(
@@ -77,7 +80,8 @@ def input_groups(
     finder = _Finder(spec, shapes, index, packed)
     prefix = f"model.layers.{index}"
     norms = spec.family.norms
-    yield from finder.attention(f"{prefix}.self_attn", _norm(prefix, norms.before_attention))
+    attention = finder.attention if spec.latent is None else finder.latent_attention
+    yield from attention(f"{prefix}.self_attn", _norm(prefix, norms.before_attention))
     if spec.moe is None or not spec.moe.layers[index]:
         names = ("gate_proj", "up_proj", "down_proj")
         norm = _norm(prefix, norms.before_mlp)
@@ -121,6 +125,20 @@ class _Finder:
         before = self._rows(values, begin, spec.head_dim)
         name, is_last = f"{prefix}.o_proj", spec.family.norms.after_attention is None
         yield from self._group(name, [name], before, is_last)
+
+    def latent_attention(self, prefix: str, norm: InputSource | None) -> Iterator[InputGroup]:
+        queries = f"{prefix}.q_proj"
+        is_direct = queries in self._here
+        if not is_direct:
+            queries = f"{prefix}.q_a_proj"
+        names = [queries, f"{prefix}.kv_a_proj_with_mqa"]
+        yield from self._group(f"{prefix}.fused_qkv_a_proj_with_mqa", names, norm, False)
+        if not is_direct:
+            between = InputSource(f"{prefix}.q_a_layernorm.weight", is_norm=True)
+            name = f"{prefix}.q_b_proj"
+            yield from self._group(name, [name], between, False)
+        name, is_last = f"{prefix}.o_proj", self._spec.family.norms.after_attention is None
+        yield from self._group(name, [name], None, is_last)
 
     def feed_forward(
         self,

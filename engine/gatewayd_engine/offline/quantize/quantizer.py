@@ -13,7 +13,7 @@ import torch
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.weights import dense
-from gatewayd_engine.offline.quantize.input_groups import is_router, layer_matrices
+from gatewayd_engine.offline.quantize.input_groups import layer_matrices, stays_float
 from gatewayd_engine.offline.quantize.pruning import Packer, Pruner, Pruning
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
@@ -166,7 +166,7 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
                 f" {found[0].name}"
             )
     kept = [
-        matrix for matrix in found if not is_router(matrix) and not _is_skipped(matrix.name, skip)
+        matrix for matrix in found if not stays_float(matrix) and not _is_skipped(matrix.name, skip)
     ]
     if not kept:
         raise EngineConfigError("every matrix is skipped: nothing is left to be quantized")

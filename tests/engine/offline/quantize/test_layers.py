@@ -16,8 +16,8 @@ from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, I
 from gatewayd_engine.offline.quantize.input_groups import (
     InputGroup,
     input_groups,
-    is_router,
     layer_matrices,
+    stays_float,
 )
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.offline.quantize.scale_folding import Folding
@@ -33,7 +33,7 @@ def source(checkpoint: Callable[[str], Path], architecture: str) -> Checkpoint:
 
 def places_of(source: Checkpoint, index: int) -> list[InputGroup]:
     matrices = layer_matrices(source.shapes, index)
-    packed = {matrix.name for matrix in matrices if not is_router(matrix)}
+    packed = {matrix.name for matrix in matrices if not stays_float(matrix)}
     return list(input_groups(source.spec, source.shapes, index, packed))
 
 
@@ -53,12 +53,12 @@ def test_layers_are_those_of_transformers(source: Checkpoint) -> None:
 
 
 @torch.inference_mode()
-def test_every_matrix_but_routers_is_at_one_place_that_is_seen(source: Checkpoint) -> None:
+def test_every_matrix_to_quantize_is_at_one_place_that_is_seen(source: Checkpoint) -> None:
     layers = Layers(source)
     for index in range(source.spec.num_layers):
         found = places_of(source, index)
         names = [matrix.name for place in found for matrix in place.matrices]
-        wanted = [m.name for m in layer_matrices(source.shapes, index) if not is_router(m)]
+        wanted = [m.name for m in layer_matrices(source.shapes, index) if not stays_float(m)]
         assert sorted(names) == sorted(wanted)
         seen = ActivationStats([place.name for place in found], len(IDS))
         stream = layers.embedded(IDS)

@@ -75,6 +75,8 @@ def test_the_largest_step_can_be_run(
 ) -> None:
     folder = checkpoint(architecture)
     spec = read_spec(folder)
+    if spec.latent is not None:
+        pytest.skip("latent attention has no kernels for GPUs")
     sampled: list[torch.Size] = []
 
     class Noted(TorchKernels):

@@ -1,0 +1,122 @@
+"""Multi-head latent attention (MLA) in its absorbed form: attention over the cached latents.
+
+A key of a head is the product of a token's latent and the head's key matrix, and a value that with
+its value matrix. Instead of expanding latents, the key matrix is applied to the query, and the
+value matrix to the attended latent: to an attention backend this is a model with one KV head, whose
+keys are the records ``[latent, rotated shared key]`` and serve as values as well. Of what is
+attended, only the latent is used. Source: DeepSeek-V2, arXiv 2405.04434, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
+
+if TYPE_CHECKING:
+    from gatewayd_engine.model.attention_api import Attend
+    from gatewayd_engine.model.config.latent import LatentSpec
+    from gatewayd_engine.model.decoder import OfPositions
+    from gatewayd_engine.model.layers import LinearOp
+    from gatewayd_engine.model.rotary_embedding import Rotary
+
+
+class HeadProduct(BatchInvariantMode):
+    """Product of each head with a matrix of its own; batch-invariant in float64.
+
+    Args:
+        weight: shape ``[heads, in, out]``.
+    """
+
+    __slots__ = ("_weight",)
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        super().__init__()
+        self._weight = weight.contiguous()
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the matrices in bytes."""
+        return self._weight.nbytes
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, heads, in]`` to ``[n, heads, out]``, a view."""
+        by_head = x.transpose(0, 1)
+        if not self.is_steady:
+            return torch.bmm(by_head, self._weight).transpose(0, 1)
+        # As in ``Linear``: rounding removes nearly always what depends on the batch (ADR 0035).
+        wide = torch.bmm(by_head.double(), self._weight.double())
+        return wide.to(x.dtype).transpose(0, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatentQueries:
+    """Second half of a query projection of low rank: the norm of the latent, then the matrix."""
+
+    norm: Callable[[torch.Tensor], torch.Tensor]
+    expand: LinearOp
+
+    def __call__(self, latent: torch.Tensor) -> torch.Tensor:
+        """Map latents ``[n, query_rank]`` to queries ``[n, num_heads * key_dim]``."""
+        return self.expand(self.norm(latent))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LatentAttention:
+    """Projections, norms and rotary embedding of latent attention around the step's ``attend``.
+
+    Attributes:
+        entry: projection to queries or their latent, then to the KV latent and the shared key.
+        out: the output projection, which the decoder layer applies.
+        queries: expands the queries' latent; None if ``entry`` projects to the queries themselves.
+        norm: of the KV latent.
+        keys: maps the part of a query that is not rotated to a query for latents.
+        values: maps attended latents to values.
+    """
+
+    _index: int
+    _sizes: LatentSpec
+    _rotary: Rotary
+    entry: LinearOp
+    out: LinearOp
+    queries: LatentQueries | None
+    norm: Callable[[torch.Tensor], torch.Tensor]
+    keys: HeadProduct
+    values: HeadProduct
+
+    def __call__(
+        self, x: torch.Tensor, of: OfPositions, attend: Attend | RotatingAttend
+    ) -> torch.Tensor:
+        """See ``AttentionPart``.
+
+        Raises:
+            TypeError: ``attend`` rotates, but no kernel rotates a part of a head only.
+        """
+        rotation = of.rotation
+        if rotation is None or isinstance(attend, RotatingAttend):
+            raise TypeError("latent attention is rotated by the model")
+        sizes, num_tokens = self._sizes, x.shape[0]
+        joined = self.entry(x)
+        split = joined.shape[1] - sizes.record_dim
+        query, latent, shared = torch.split_with_sizes(
+            joined, (split, sizes.rank, sizes.rope_dim), 1
+        )
+        if self.queries is not None:
+            query = self.queries(query)
+        by_head = query.view(num_tokens, -1, sizes.key_dim)
+        plain, rotated = torch.split_with_sizes(by_head, (sizes.nope_dim, sizes.rope_dim), 2)
+        heads = x.new_empty(num_tokens, plain.shape[1], sizes.record_dim)
+        heads[..., : sizes.rank] = self.keys(plain)
+        heads[..., sizes.rank :] = rotated
+        record = x.new_empty(num_tokens, 1, sizes.record_dim)
+        record[:, 0, : sizes.rank] = self.norm(latent)
+        record[:, 0, sizes.rank :] = shared
+        for each in (heads, record):
+            self._rotary.rotate(self._rotary.view(each[..., sizes.rank :]), rotation)
+        attended = attend(self._index, heads, record).view(heads.shape)
+        return self.values(attended[..., : sizes.rank]).flatten(1)

@@ -61,7 +61,7 @@ COMMANDS = {
         "gatewayd.cli.operate.admission", "drain", "Finish running requests, then stop the daemon."
     ),
     "model": LazyCommand(
-        "gatewayd.cli.operate.model", "app", "Load a model, or unload it from memory."
+        "gatewayd.cli.operate.model", "app", "Fetch, list, delete, load and unload models."
     ),
     "prefix": LazyCommand(
         "gatewayd.cli.operate.prefix", "app", "Evict pages from the prefix cache."

@@ -1,4 +1,4 @@
-"""``gatewayd model``: unload or load the model of a running daemon."""
+"""``gatewayd model``: models on this machine, and the model of a running daemon."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from urllib.parse import quote
 import typer
 
 from gatewayd.cli.common import ConfigFile
+from gatewayd.cli.operate.stored_models import delete, list_models, pull
 from gatewayd.cli.operate.swap import Socket, call_admin
 
-app = typer.Typer(no_args_is_help=True, help="Load or unload the model of a running daemon.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Fetch, list and delete models; load or unload the model of a running daemon.",
+)
+app.command()(pull)
+app.command("list")(list_models)
+app.command()(delete)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Served name of the model.")]
 

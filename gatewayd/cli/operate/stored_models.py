@@ -1,0 +1,157 @@
+"""``gatewayd model pull``, ``list`` and ``delete``: the local models of the Hub."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.filesize import decimal
+from rich.table import Table
+
+from gatewayd.cli.bench.progress import Stages
+from gatewayd.cli.common import (
+    FAILURE,
+    AsJson,
+    ConfigFile,
+    console,
+    fail,
+    load_config,
+    print_json,
+    whole,
+)
+from gatewayd.hub.errors import NO_SPACE, HubError
+from gatewayd.hub.pull_events import PullEvent, PullFailure, encode_line
+from gatewayd.hub.reference import PREFIX, is_reference, parse_reference
+from gatewayd.hub.store import store_folder, stored_path
+from gatewayd.hub.stored_models import delete_stored, list_stored
+
+HubModel = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="Model of the Hub: ORG/NAME, ORG/NAME@REVISION, or ORG/NAME:QUANTIZATION of GGUF.",
+    ),
+]
+
+
+def pull(
+    model: HubModel,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATTERN",
+            help="Files to fetch, such as '*Q4_K_M*'; may be repeated. Default: safetensors, or "
+            "the only GGUF model.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the progress as lines of JSON.")
+    ] = False,
+) -> None:
+    """Fetch a model from the Hugging Face Hub, and verify its files.
+
+    They are stored in huggingface's cache, where other tools find them and whose files are not
+    fetched again. HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE are honoured. Only safetensors,
+    GGUF, JSON, tokenizer and Jinja files are fetched, never code.
+    """
+    # Like Ctrl-C: the file that is being fetched is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        reference = parse_reference(model)
+        # Late: huggingface's library takes a third of a second to import.
+        from gatewayd.hub import pull as pulling
+
+        if as_json:
+            pulling.pull(reference, include or (), report=_print_event)
+            return
+        with Stages() as stages:
+            commit = pulling.pull(reference, include or (), report=_reporter(stages))
+    except BrokenPipeError:
+        # Whatever reads the progress has ended.
+        raise typer.Exit(FAILURE) from None
+    except (HubError, OSError) as error:
+        code = error.code if isinstance(error, HubError) else NO_SPACE
+        if as_json:
+            typer.echo(encode_line(PullFailure(str(error), code)))
+        fail(str(error))
+    except KeyboardInterrupt:
+        fail(f"the pull of {model} was interrupted; complete files are in the store")
+    at = f" at {commit[:12]}" if commit else ""
+    typer.echo(f"{reference}{at} is in {store_folder()}")
+    typer.echo(f"serve it with: gatewayd serve --model {PREFIX}{reference}")
+
+
+def list_models(as_json: AsJson = False) -> None:
+    """List the models of the Hub that are on this machine."""
+    entries = list_stored()
+    if as_json:
+        rows = [
+            {
+                "name": str(entry.reference),
+                "commit": entry.commit,
+                "format": entry.format,
+                "size": entry.size,
+                "modified": int(entry.modified),
+                "problem": entry.problem,
+            }
+            for entry in entries
+        ]
+        print_json({"folder": str(store_folder()), "models": rows})
+        return
+    if not entries:
+        typer.echo(f"no models in {store_folder()}")
+        return
+    table = Table(
+        whole("model", [str(entry.reference) for entry in entries]),
+        *("commit", "format", "size", "modified", "state"),
+        box=None,
+        pad_edge=False,
+    )
+    for entry in entries:
+        table.add_row(
+            str(entry.reference),
+            entry.commit[:12],
+            entry.format,
+            decimal(entry.size),
+            datetime.fromtimestamp(entry.modified, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
+            entry.problem or "complete",
+        )
+    console().print(table)
+
+
+def delete(model: HubModel, config: ConfigFile = None) -> None:
+    """Delete a model of the Hub from this machine; other tools' models too."""
+    path = load_config(config).config.model.path
+    try:
+        served = stored_path(path) if path is not None and is_reference(path) else None
+    except HubError:
+        served = None  # not there, so nothing of it can be deleted
+    try:
+        reference = parse_reference(model)
+        freed = delete_stored(reference, served)
+    except (HubError, OSError) as error:
+        fail(str(error))
+    typer.echo(f"{reference} was deleted: {decimal(freed)} are free again")
+
+
+def _print_event(event: PullEvent) -> None:
+    typer.echo(encode_line(event))
+
+
+def _reporter(stages: Stages) -> Callable[[PullEvent], None]:
+    """Return what draws the progress, and prints a line for each file that was fetched."""
+
+    def show(event: PullEvent) -> None:
+        size = decimal(event.total)
+        if event.stage == "listing":
+            stages.advance("listing files", 0.0, 1.0)
+        elif event.stage == "fetching":
+            stages.advance(f"{event.file} ({size})", event.completed, event.total or 1)
+        elif event.stage == "verifying":
+            stages.print_line(f"{event.file}  {size}")
+            stages.advance(f"{event.file}: verifying", 1.0, 1.0)
+
+    return show

@@ -1,0 +1,1 @@
+"""Models of the Hugging Face Hub: references, the local store, and downloads."""

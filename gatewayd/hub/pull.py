@@ -1,0 +1,190 @@
+"""A pull: fetch the files of a model into the store, and verify their digests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from gatewayd.hub.choice import INDEX, choose, include
+from gatewayd.hub.client import Listing, download, list_files
+from gatewayd.hub.digests import digest_of
+from gatewayd.hub.errors import DAMAGED, NO_SPACE, OFFLINE, HubError
+from gatewayd.hub.pull_events import PullEvent
+from gatewayd.hub.reference import HubReference
+from gatewayd.hub.repo_files import RepoFile
+from gatewayd.hub.store import free_bytes, path_of, repo_folder, store_folder, write_ref
+
+_REPORT_SECONDS = 0.2
+_GIB = 1 << 30
+_RESERVE = _GIB
+"""Space that a pull leaves free, in bytes: more than ``[store] free_bytes``."""
+
+Report = Callable[[PullEvent], None]
+
+
+def pull(reference: HubReference, patterns: Sequence[str] = (), *, report: Report) -> str:
+    """Fetch a model.
+
+    All of its files are verified, also those that were in the store. The revision refers to the new
+    commit only once everything is there.
+
+    Args:
+        reference: names the model.
+        patterns: of the files to fetch; empty for those that serve it.
+        report: called with the progress.
+
+    Returns:
+        The commit; empty if the Hub was not asked, in offline mode.
+
+    Raises:
+        HubError: it cannot be fetched, or not all of it is there in offline mode.
+    """
+    report(PullEvent("listing"))
+    try:
+        listing = list_files(reference)
+    except HubError as error:
+        if error.code != OFFLINE or patterns:
+            raise
+        _check_stored(reference)
+        report(PullEvent("done"))
+        return ""
+    fetch = _Fetch(reference, listing, report)
+    # A part of a model in several files, or one of several models.
+    chosen = (
+        include(listing.names, patterns, reference.repo)
+        if patterns
+        else choose(listing.names, reference, lambda: fetch.verified(INDEX).read_bytes())
+    )
+    files = [listing.files[name] for name in chosen.names]
+    fetch.check_space(files)
+    for file in files:
+        fetch.verified(file.name)
+    try:
+        write_ref(reference, listing.commit)
+    except OSError as error:
+        raise HubError(f"cannot write {error.filename}: {error.strerror}", NO_SPACE) from error
+    report(PullEvent("done"))
+    return listing.commit
+
+
+def _check_stored(reference: HubReference) -> None:
+    """Check that a model is complete, in offline mode.
+
+    Raises:
+        HubError: it is not.
+    """
+    try:
+        path_of(reference)
+    except HubError as error:
+        raise HubError(
+            f"{reference} is not completely in {store_folder()}, and HF_HUB_OFFLINE is set: unset"
+            " it, or copy the model's folder there",
+            OFFLINE,
+        ) from error
+
+
+class _Fetch:
+    """Fetches and verifies files of one commit, each once."""
+
+    def __init__(self, reference: HubReference, listing: Listing, report: Report) -> None:
+        self._reference = reference
+        self._commit = listing.commit
+        self._files: Mapping[str, RepoFile] = listing.files
+        self._report = report
+        self._folder = repo_folder(reference.repo)
+        self._done: dict[str, Path] = {}
+
+    def check_space(self, files: Sequence[RepoFile]) -> None:
+        """Check that the disk has space for all files that are not in the store.
+
+        Raises:
+            HubError: it has not.
+        """
+        # By digest: files of one content are stored once.
+        sizes = {file.digest: file.size for file in files if not self._has(file)}
+        needed = sum(sizes.values())
+        free = free_bytes()
+        if needed and needed + _RESERVE > free:
+            raise HubError(
+                f"{self._reference} needs {needed} bytes ({needed / _GIB:.1f} GiB) in"
+                f" {store_folder()}, where {free} bytes ({free / _GIB:.1f} GiB) are free: free"
+                " some, or set HF_HOME to a folder on another disk",
+                NO_SPACE,
+            )
+
+    def verified(self, name: str) -> Path:
+        """Return the path of a file with the right content.
+
+        Raises:
+            HubError: it cannot be fetched.
+        """
+        if name not in self._done:
+            self._done[name] = self._fetch(self._files[name])
+        return self._done[name]
+
+    def _fetch(self, file: RepoFile) -> Path:
+        was_there = self._has(file)
+        path = self._checked(file, was_there=was_there)
+        if path is None and was_there:
+            # Damaged on this disk: fetched once more.
+            path = self._checked(file, was_there=False)
+        if path is None:
+            raise HubError(
+                f"{file.name} of {self._reference} was not the file that the Hub lists, by its"
+                " digest; it was removed: try again, and check HF_ENDPOINT and proxies",
+                DAMAGED,
+            )
+        return path
+
+    def _checked(self, file: RepoFile, *, was_there: bool) -> Path | None:
+        """Fetch a file; None if its content is wrong, and then it is removed."""
+        told = 0.0
+
+        def on_bytes(count: int) -> None:
+            nonlocal told
+            if count > file.size:
+                # Before it fills the disk.
+                raise HubError(
+                    f"{file.name} of {self._reference} has more than the {file.size} bytes that"
+                    " the Hub lists; check HF_ENDPOINT and proxies",
+                    DAMAGED,
+                )
+            if count < file.size and time.monotonic() - told < _REPORT_SECONDS:
+                return
+            told = time.monotonic() if count < file.size else 0.0
+            self._report(PullEvent("fetching", *_fields(file), count))
+
+        on_bytes(0)
+        path = download(self._reference, self._commit, file, on_bytes)
+        try:
+            on_bytes(file.size)
+            self._report(PullEvent("verifying", *_fields(file), file.size))
+            is_right = digest_of(path, file.digest) == file.digest
+        except BaseException:
+            # If this process is interrupted: what a pull leaves in the store has been verified.
+            if not was_there:
+                _remove(path)
+            raise
+        if not is_right:
+            _remove(path)
+            return None
+        return path
+
+    def _has(self, file: RepoFile) -> bool:
+        return (self._folder / "blobs" / file.digest).exists() or (
+            self._folder / "snapshots" / self._commit / file.name
+        ).is_file()
+
+
+def _fields(file: RepoFile) -> tuple[str, str, int]:
+    """Return the fields of an event that describe a file."""
+    return file.name, file.digest, file.size
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of a snapshot with its content."""
+    content = path.resolve()
+    path.unlink(missing_ok=True)
+    if content.is_relative_to(store_folder().resolve()):
+        content.unlink(missing_ok=True)

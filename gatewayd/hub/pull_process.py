@@ -1,0 +1,188 @@
+"""Pulls of the daemon, each in a process that all clients which ask for the model share.
+
+The process is ``gatewayd model pull --json``: the daemon does not load huggingface's library, and a
+pull that is stopped leaves no partial file. It is stopped when its last client disconnects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Collection, Sequence
+
+import msgspec
+
+from gatewayd.hub.errors import BUSY, STATUSES, UNREACHABLE, HubError
+from gatewayd.hub.pull_events import PullEvent, PullFailure, decode_line
+from gatewayd.hub.reference import HubReference
+from gatewayd.hub.store import store_folder
+from gatewayd_hooks.helpers import children
+
+PULL_COMMAND = children.python("-m", "gatewayd", "model", "pull", "--json")
+
+_MOST = 4
+"""Limit of simultaneous pulls."""
+_STOP_SECONDS = 5.0
+_PASSED = frozenset(
+    ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+)
+"""Variables of a pull beside huggingface's, in upper or lower case."""
+
+
+class ModelPulls:
+    """Runs pulls; called from the event loop only.
+
+    Args:
+        command: starts a pull, without the name of the model.
+    """
+
+    def __init__(self, command: Sequence[str] = PULL_COMMAND) -> None:
+        self._command = tuple(command)
+        self._running: dict[HubReference, _SharedPull] = {}
+
+    @property
+    def repos(self) -> Collection[str]:
+        """Repositories of which a model is being pulled."""
+        return {reference.repo for reference in self._running}
+
+    async def pull(self, reference: HubReference) -> AsyncGenerator[PullEvent]:
+        """Pull a model, or join the pull of it that is running.
+
+        A slow reader gets the latest progress of each file.
+
+        Raises:
+            HubError: it cannot be fetched, or too many others are being pulled.
+        """
+        shared = self._running.get(reference)
+        if shared is None:
+            if len(self._running) >= _MOST:
+                raise HubError(
+                    f"{_MOST} models are being pulled, which is the limit; wait for one", BUSY
+                )
+            shared = self._running[reference] = _SharedPull((*self._command, str(reference)))
+            shared.task.add_done_callback(lambda _: self._running.pop(reference, None))
+        async with contextlib.aclosing(shared.follow()) as events:
+            async for event in events:
+                yield event
+
+    async def close(self) -> None:
+        """Stop all pulls."""
+        tasks = [shared.task for shared in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _SharedPull:
+    """A pull and its followers.
+
+    Attributes:
+        task: reads the progress; stops the process when it is cancelled.
+    """
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._latest: dict[tuple[str, str], tuple[int, PullEvent]] = {}
+        self._count = 0
+        self._changed = asyncio.Event()
+        self._failure: HubError | None = None
+        self._num_followers = 0
+        self.task = asyncio.create_task(self._run(command), name="pull")
+        self.task.add_done_callback(lambda _: self._notify())
+
+    async def follow(self) -> AsyncGenerator[PullEvent]:
+        """Yield the progress, from the beginning; the pull ends with its last follower.
+
+        Raises:
+            HubError: the pull has failed.
+        """
+        self._num_followers += 1
+        seen = 0
+        try:
+            while True:
+                changed, is_over = self._changed, self.task.done()
+                # By the order of their changes.
+                for count, event in sorted(self._latest.values(), key=lambda each: each[0]):
+                    if count > seen:
+                        seen = count
+                        yield event
+                if is_over:
+                    if self.task.cancelled():
+                        raise HubError("the pull was stopped: the daemon ends", UNREACHABLE)
+                    if self._failure is not None:
+                        raise self._failure
+                    return
+                await changed.wait()
+        finally:
+            self._num_followers -= 1
+            if not self._num_followers:
+                self.task.cancel()
+
+    async def _run(self, command: Sequence[str]) -> None:
+        try:
+            process = await children.start_async(
+                command,
+                env=pull_environment(),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            self._failure = HubError(f"cannot start a pull: {error.strerror}", UNREACHABLE)
+            return
+        try:
+            await self._read(process)
+        finally:
+            await _stop(process)
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        if process.stdout is None:
+            raise RuntimeError("the process has no output to read")
+        is_done = False
+        while line := await process.stdout.readline():
+            try:
+                event = decode_line(line)
+            except msgspec.DecodeError:
+                continue  # a library's own output
+            if isinstance(event, PullFailure):
+                code = event.code if event.code in STATUSES else UNREACHABLE
+                self._failure = HubError(event.error, code)
+            else:
+                is_done = event.stage == "done"
+                self._count += 1
+                self._latest[event.stage, event.file] = (self._count, event)
+                self._notify()
+        status = await process.wait()
+        if self._failure is None and not is_done:
+            self._failure = HubError(
+                f"the pull ended with status {status}; the log has the reason", UNREACHABLE
+            )
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+async def _stop(process: asyncio.subprocess.Process) -> None:
+    if process.returncode is not None:
+        return
+    # Interrupted, not killed, so that it removes what is incomplete.
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(_STOP_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def pull_environment() -> dict[str, str]:
+    """The environment of a pull: the only child process that gets the Hub's token."""
+    more = {"HF_HUB_CACHE": str(store_folder())}
+    credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "hf-token")
+    if os.path.isabs(credential) and os.path.isfile(credential):
+        more["HF_TOKEN_PATH"] = credential
+    names = [name for name in os.environ if name.startswith("HF_") or name.upper() in _PASSED]
+    # Relative paths are those of this process, not of the child's working folder.
+    return children.environment(more, names)

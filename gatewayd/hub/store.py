@@ -1,0 +1,134 @@
+"""The local store of models: huggingface's cache, read and cleaned up without its library.
+
+The layout is the documented one, shared with other tools: ``models--ORG--NAME/refs/REVISION`` has a
+commit, ``snapshots/COMMIT`` has links to ``blobs``, which are named by their digests.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from gatewayd.hub.choice import INDEX, ModelFiles, choose
+from gatewayd.hub.errors import NO_CHOICE, NOT_STORED, HubError
+from gatewayd.hub.reference import HubReference, parse_reference
+
+_REPO_FOLDER = re.compile(r"models--([A-Za-z0-9._-]+?)--([A-Za-z0-9._-]+)")
+
+
+def store_folder() -> Path:
+    """The cache's folder, by the variables that huggingface's tools read."""
+    home = os.environ.get("HF_HOME") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
+    )
+    chosen = (
+        os.environ.get("HF_HUB_CACHE")
+        or os.environ.get("HUGGINGFACE_HUB_CACHE")
+        or os.path.join(home, "hub")
+    )
+    return Path(os.path.expandvars(os.path.expanduser(chosen))).absolute()
+
+
+def repo_folder(repo: str) -> Path:
+    """The folder of a repository, which need not exist."""
+    return store_folder() / f"models--{repo.replace('/', '--')}"
+
+
+def stored_repos() -> Iterator[str]:
+    """Yield the names of the repositories in the store, sorted."""
+    with os.scandir(store_folder()) as entries:
+        folders = sorted(entry.name for entry in entries if entry.is_dir())
+    for folder in folders:
+        if (found := _REPO_FOLDER.fullmatch(folder)) and "--" not in found[2]:
+            yield f"{found[1]}/{found[2]}"
+
+
+def snapshot(reference: HubReference) -> Path | None:
+    """Return the folder of a revision; None if it is not stored."""
+    folder = repo_folder(reference.repo)
+    commit = reference.revision
+    if not reference.is_commit:
+        try:
+            commit = (folder / "refs" / reference.revision).read_text("ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            return None
+    found = folder / "snapshots" / commit
+    return found if commit and found.is_dir() else None
+
+
+def file_names(folder: Path) -> list[str]:
+    """Return the files of a folder, sorted, with slashes; dangling links are left out."""
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if name.isprintable())
+
+
+def stored_files(reference: HubReference, folder: Path) -> ModelFiles:
+    """Return the files of a model in a snapshot.
+
+    Raises:
+        HubError: it is not there, or not complete.
+    """
+    return choose(file_names(folder), reference, (folder / INDEX).read_bytes)
+
+
+def stored_path(path: str) -> Path:
+    """Return the folder or GGUF file of a model in the store.
+
+    Args:
+        path: a reference, such as ``hf:ORG/NAME``.
+
+    Raises:
+        HubError: it is no reference, or the model is not stored completely.
+    """
+    reference = parse_reference(path)
+    return path_of(reference)
+
+
+def path_of(reference: HubReference) -> Path:
+    """Return the folder or GGUF file of a model in the store.
+
+    Raises:
+        HubError: it is not stored completely.
+    """
+    folder = snapshot(reference)
+    advice = f"`gatewayd model pull {reference}` fetches it"
+    if folder is None:
+        raise HubError(f"{reference} is not in {store_folder()}; {advice}", NOT_STORED)
+    try:
+        return folder / stored_files(reference, folder).served
+    except HubError as error:
+        if error.code == NO_CHOICE:
+            raise
+        raise HubError(f"{error}, in {folder}; {advice}", NOT_STORED) from error
+
+
+def write_ref(reference: HubReference, commit: str) -> None:
+    """Record the commit of a branch or tag, atomically.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if reference.is_commit:
+        return
+    folder = repo_folder(reference.repo)
+    file = folder / "refs" / reference.revision
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Not in `refs`, where every file is a revision.
+    made = folder / f".ref.{os.getpid()}"
+    made.write_text(commit, "ascii")
+    made.replace(file)
+
+
+def free_bytes() -> int:
+    """Free space of the store's disk, in bytes.
+
+    Raises:
+        OSError: it cannot be asked.
+    """
+    folder = store_folder()
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free

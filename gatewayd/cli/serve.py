@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,11 +22,11 @@ class ServeDtype(StrEnum):
 
 def serve(
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="PATH",
-            help="Folder of a Hugging Face checkpoint, or a GGUF file. Default: the embedded "
-            "model nano.",
+            metavar="MODEL",
+            help="Folder of a Hugging Face checkpoint, a GGUF file, or hf:ORG/NAME of the Hub, "
+            "which is fetched if it is not on this machine. Default: the embedded model nano.",
         ),
     ] = None,
     host: Annotated[
@@ -59,7 +58,7 @@ def serve(
     drain running requests first; a second one stops at once.
     """
     given = {
-        "model.path": None if model is None else str(model),
+        "model.path": model,
         "server.host": host,
         "server.port": port,
         "server.api_key": api_key,

@@ -20,8 +20,10 @@ from gatewayd import __version__
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.parts import DaemonOptions
+from gatewayd.daemon.model_fetch import fetch_model
+from gatewayd.daemon.parts import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
+from gatewayd.hub.errors import HubError
 from gatewayd.runtime import garbage_collector, huge_pages, malloc_limits
 from gatewayd.tracing import logs
 
@@ -221,6 +223,11 @@ def run(config: Config, options: DaemonOptions) -> int:
     Raises:
         StartError: it cannot start.
     """
+    try:
+        if not fetch_model(config):
+            return 0
+    except HubError as error:
+        raise StartError(str(error)) from error
     malloc_limits.limit_malloc()
     # Not Python's 5 ms: uvloop takes the interpreter lock for each event, and would wait that long
     # while another thread parses a large body (ADR 0049).

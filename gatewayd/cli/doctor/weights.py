@@ -36,7 +36,7 @@ def weights(config: Config) -> Finding:
         is_gguf = has_gguf(folder)
         paths = files_of_weights(folder) if is_gguf else weight_files(folder)
         found = [] if is_gguf else [read_header(path) for path in paths]
-    except (SpecError, LoadError, OSError) as error:
+    except (ValueError, OSError) as error:
         return Finding("weights", "failure", str(error))
     if spec is None:
         return Finding("weights", "ok", _text(paths, found))

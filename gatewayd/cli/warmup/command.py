@@ -21,9 +21,10 @@ from gatewayd_engine.tuning.table import load
 
 def warmup(
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="PATH", help="Checkpoint folder or GGUF file. Default: the configured model."
+            metavar="MODEL",
+            help="Checkpoint folder, GGUF file or hf:ORG/NAME. Default: the configured model.",
         ),
     ] = None,
     device: Annotated[
@@ -42,7 +43,7 @@ def warmup(
     installation, and when torch, Triton or FlashInfer have changed. On a CPU there is nothing to
     tune, and kernels are compiled in a second or two.
     """
-    given = {"model.path": None if model is None else str(model), "engine.device": device}
+    given = {"model.path": model, "engine.device": device}
     flags = {key: value for key, value in given.items() if value is not None}
     loaded = load_config(config, flags).config
     with Stages() as stages:

@@ -18,6 +18,8 @@ from gatewayd.config.strategies import (
 from gatewayd.config.tables import Config
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
+from gatewayd.hub.reference import is_reference, parse_reference
+from gatewayd.hub.store import stored_path
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
@@ -41,11 +43,15 @@ def model_folder(config: Config) -> Path:
     """Absolute folder of the served checkpoint: the configured one, or the embedded model.
 
     Raises:
-        ValueError: the configured path is a GGUF file that cannot be served.
+        ValueError: the configured path is a GGUF file that cannot be served, or a model of the Hub
+            that is not in the store.
     """
     if config.model.path is None:
         return embedded.folder()
-    path = Path(config.model.path).expanduser().absolute()
+    if is_reference(config.model.path):
+        path = stored_path(config.model.path)
+    else:
+        path = Path(config.model.path).expanduser().absolute()
     return expanded(path) if needs_expansion(path) else path
 
 
@@ -55,7 +61,11 @@ def served_name(config: Config) -> str:
     Raises:
         ValueError: see ``model_folder``.
     """
-    return config.model.served_name or model_folder(config).resolve().name
+    if config.model.served_name is not None:
+        return config.model.served_name
+    if config.model.path is not None and is_reference(config.model.path):
+        return parse_reference(config.model.path).served_name
+    return model_folder(config).resolve().name
 
 
 def context_len(config: Config) -> int:

@@ -1,0 +1,121 @@
+"""Fetch of a model of the Hub before the daemon is composed, if it is not in the store.
+
+What is in the store is served without asking the Hub: a start changes no model, and needs no
+network. ``gatewayd model pull`` fetches a newer commit of a branch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from gatewayd.config.tables import Config
+from gatewayd.daemon.systemd.notify import notify
+from gatewayd.hub.errors import NOT_STORED, HubError
+from gatewayd.hub.pull_events import PullEvent
+from gatewayd.hub.pull_process import ModelPulls
+from gatewayd.hub.reference import HubReference, is_reference, parse_reference
+from gatewayd.hub.store import path_of, store_folder
+
+_log = logging.getLogger("gatewayd.daemon")
+
+_LOG_SECONDS = 10.0
+_NOTIFY_SECONDS = 5.0
+_EXTEND_SECONDS = 60
+"""Extension of the service manager's start timeout, while the pull lives."""
+_MIB = 1 << 20
+
+
+def fetch_model(config: Config) -> bool:
+    """Fetch the configured model, unless it is no model of the Hub, or stored completely.
+
+    Returns:
+        Whether the start goes on; False if a signal has stopped it.
+
+    Raises:
+        HubError: it cannot be fetched.
+    """
+    path = config.model.path
+    if path is None or not is_reference(path):
+        return True
+    reference = parse_reference(path)
+    try:
+        path_of(reference)
+    except HubError as error:
+        if error.code != NOT_STORED:
+            raise
+    else:
+        return True
+    _log.info("fetching %s into %s", reference, store_folder())
+    try:
+        asyncio.run(_fetch(reference))
+    except asyncio.CancelledError:
+        _log.info("stopped while fetching %s; complete files are in the store", reference)
+        return False
+    path_of(reference)
+    return True
+
+
+async def _fetch(reference: HubReference) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is None:
+        raise RuntimeError("not called in a task")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    notifying = asyncio.create_task(_extend_timeout(reference))
+    pulls = ModelPulls()
+    show = _draw if Console(file=sys.stderr).is_terminal else _write
+    try:
+        async with contextlib.aclosing(pulls.pull(reference)) as events:
+            await show(events)
+    finally:
+        notifying.cancel()
+        await pulls.close()
+
+
+async def _extend_timeout(reference: HubReference) -> None:
+    """Extend the start timeout until cancelled: the process of the pull has its own."""
+    while True:
+        notify(f"EXTEND_TIMEOUT_USEC={_EXTEND_SECONDS * 1_000_000}\nSTATUS=fetching {reference}")
+        await asyncio.sleep(_NOTIFY_SECONDS)
+
+
+async def _write(events: AsyncIterator[PullEvent]) -> None:
+    """Log the progress, every few seconds and at the end of each file."""
+    told = 0.0
+    async for event in events:
+        is_end = event.stage == "verifying"
+        if event.file and (is_end or time.monotonic() - told >= _LOG_SECONDS):
+            told = time.monotonic()
+            _log.info(
+                "%s %s: %.1f of %.1f MiB",
+                *(event.stage, event.file, event.completed / _MIB, event.total / _MIB),
+            )
+
+
+async def _draw(events: AsyncIterator[PullEvent]) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(
+        *columns,
+        TransferSpeedColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+        # The process of the pull may write its own warnings.
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
+        bar = progress.add_task("listing files", total=None)
+        file = ""
+        async for event in events:
+            if event.file != file:
+                file = event.file
+                progress.reset(bar, total=event.total, description=file)
+            progress.update(bar, description=f"{event.stage} {file}", completed=event.completed)

@@ -1,0 +1,46 @@
+"""A configured model of the Hub: its folder, its name, and what ``gatewayd doctor`` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gatewayd.cli.doctor import checks, weights
+from gatewayd.config.load import load
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import model_folder, served_name
+from gatewayd.hub.pull import pull
+from gatewayd.hub.reference import parse_reference
+from gatewayd_engine.model import embedded
+from tests.gatewayd.hub.fake_hub import FakeHub, FakeRepo
+
+
+def configured(path: str) -> Config:
+    return load(None, {"model.path": path}).config
+
+
+def test_a_model_in_the_store_is_checked_as_a_folder_is(hub: FakeHub, store: Path) -> None:
+    config = configured("hf:org/draft")
+    for check in (checks.model, weights.weights):
+        finding = check(config)
+        assert finding.state == "failure"
+        assert "`gatewayd model pull org/draft` fetches it" in finding.text
+    files = embedded.folder("nano-draft").iterdir()
+    hub.repos["org/draft"] = FakeRepo({file.name: file.read_bytes() for file in files})
+    pull(parse_reference("org/draft"), report=lambda _: None)
+    assert [checks.model(config).state, weights.weights(config).state] == ["ok", "ok"]
+    assert model_folder(config).is_relative_to(store)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("hf:org/a", "org/a"), ("hf:org/a@v1", "org/a"), ("hf:org/a:Q8_0", "org/a:Q8_0")],
+)
+def test_the_name_is_that_of_the_hub(path: str, name: str) -> None:
+    assert served_name(configured(path)) == name
+
+
+def test_a_path_that_is_no_reference_is_one_sentence() -> None:
+    finding = checks.model(configured("hf:llama"))
+    assert (finding.state, "names no model of the Hub" in finding.text) == ("failure", True)

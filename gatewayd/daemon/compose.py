@@ -37,6 +37,7 @@ from gatewayd.engines.replicas.setup import Launch
 from gatewayd.http.app import build_app
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
 from gatewayd.http.services import RequestLimits, Services
+from gatewayd.hub.local_models import LocalModels
 from gatewayd.metrics.registry import Metrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
@@ -131,6 +132,7 @@ def _compose_with_store(
     # Read at each use, since a reload replaces the configuration.
     guides = GuideChecks(lambda: control.config.guide, folder, fleet)
     control.on_reload = guides.wake
+    local_models = LocalModels(launch.model_source(config))
     key = config.server.api_key
     secret = None if key is None else key.get_secret_value()
     services = Services(
@@ -151,6 +153,7 @@ def _compose_with_store(
         parsers=plugged.parsers,
         protocols=plugged.protocols,
         durable=durable,
+        local_models=local_models,
         guides=guides,
         detector=lambda: control.detector,
     )
@@ -177,6 +180,7 @@ def _compose_with_store(
         notifier=notifier,
         progress=progress,
         reloading=reloading,
+        local_models=local_models,
         guides=guides,
         server=HttpServer(build_app(services), metrics.answered, config.server),
         admin=_build_admin(config, sources, text, durable, drain),

@@ -19,6 +19,7 @@ from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.engines.replicas import launch
 from gatewayd.http.server.listener import HttpServer
+from gatewayd.hub.local_models import LocalModels
 from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
@@ -89,6 +90,7 @@ class DaemonParts:
         fleet: the engines.
         control: changes of the running daemon.
         notifier, progress, reloading: integration with systemd.
+        local_models: models of this machine, and their pulls.
         guides: grammar checks before engines.
         server: the HTTP server.
         admin: the admin API; None without an admin socket.
@@ -106,6 +108,7 @@ class DaemonParts:
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading
+    local_models: LocalModels
     guides: GuideChecks
     server: HttpServer
     admin: AdminParts | None

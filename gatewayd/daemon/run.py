@@ -143,6 +143,7 @@ class Daemon:
         # First, because it extends the service manager's stop timeout to that of the drain.
         parts.notifier.stopping(seconds, failure)
         parts.plugged.stopping(self._stop_reason)
+        await parts.local_models.close()  # clients that follow pulls would hold up the drain
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
         if parts.listening.is_held:
             # Open connections still send requests, and requests that are held would never end.

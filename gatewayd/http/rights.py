@@ -58,7 +58,14 @@ OURS = {path: right for right, paths in _OURS.items() for path in paths}
 
 
 class ProtocolEndpoint:
-    """Marker of endpoints of protocol plugins, which require the right to use a model."""
+    """Marker of endpoints of protocol plugins, which require the right to use a model.
+
+    Attributes:
+        is_operators: whether they are for the operator alone instead.
+    """
+
+    __slots__ = ()
+    is_operators: bool
 
 
 class Rights:
@@ -76,9 +83,11 @@ class Rights:
         for route in routes:
             if not isinstance(route, Route):
                 continue
-            is_protocol = isinstance(route.endpoint, ProtocolEndpoint)
-            # A route that is missing in the table is for the operator only.
-            right = INFER if is_protocol else OURS.get(route.path, EVERYTHING)
+            if isinstance(route.endpoint, ProtocolEndpoint):
+                right = EVERYTHING if route.endpoint.is_operators else INFER
+            else:
+                # A route that is missing in the table is for the operator only.
+                right = OURS.get(route.path, EVERYTHING)
             if route.param_convertors:
                 self._patterns.append((route, right))
             else:

@@ -25,6 +25,7 @@ from gatewayd.errors import (
 from gatewayd.fairness.fair_queue import QueueStats, current_tenant
 from gatewayd.http.asgi import App
 from gatewayd.http.openai.structured_output import OutputConstraint
+from gatewayd.hub.local_models import LocalModels
 from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.generation import Generation, Pipeline
 from gatewayd.pipeline.live_requests import LiveRequests
@@ -106,6 +107,7 @@ class Services:
         parsers: reasoning and tool-call parsers of the model's output.
         protocols: plugins that serve other APIs, by name.
         durable: persistent resources; None without a store.
+        local_models: models of this machine.
         guides: checks grammars; None leaves that to the engines.
         detector: returns the detector of the current watermark; None without a watermark.
         clock: seconds; monotonic.
@@ -127,6 +129,7 @@ class Services:
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
     durable: StoredResources | None = None
     detector: Callable[[], Detector | None] = lambda: None
+    local_models: LocalModels = field(default_factory=LocalModels)
     guides: GuideChecks | None = None
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))

@@ -40,13 +40,14 @@ class ModelPulls:
     def __init__(self, command: Sequence[str] = PULL_COMMAND) -> None:
         self._command = tuple(command)
         self._running: dict[HubReference, _SharedPull] = {}
+        self._is_closed = False
 
     @property
     def repos(self) -> Collection[str]:
         """Repositories of which a model is being pulled."""
         return {reference.repo for reference in self._running}
 
-    async def pull(self, reference: HubReference) -> AsyncGenerator[PullEvent]:
+    async def pull(self, reference: HubReference) -> AsyncGenerator[PullEvent, None]:
         """Pull a model, or join the pull of it that is running.
 
         A slow reader gets the latest progress of each file.
@@ -56,6 +57,8 @@ class ModelPulls:
         """
         shared = self._running.get(reference)
         if shared is None:
+            if self._is_closed:
+                raise HubError("the daemon is stopping", BUSY)
             if len(self._running) >= _MOST:
                 raise HubError(
                     f"{_MOST} models are being pulled, which is the limit; wait for one", BUSY
@@ -67,7 +70,8 @@ class ModelPulls:
                 yield event
 
     async def close(self) -> None:
-        """Stop all pulls."""
+        """Stop all pulls, and refuse others."""
+        self._is_closed = True
         tasks = [shared.task for shared in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -90,7 +94,7 @@ class _SharedPull:
         self.task = asyncio.create_task(self._run(command), name="pull")
         self.task.add_done_callback(lambda _: self._notify())
 
-    async def follow(self) -> AsyncGenerator[PullEvent]:
+    async def follow(self) -> AsyncGenerator[PullEvent, None]:
         """Yield the progress, from the beginning; the pull ends with its last follower.
 
         Raises:

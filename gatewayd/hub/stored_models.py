@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gatewayd.hub.errors import IN_USE, NOT_STORED, HubError
 from gatewayd.hub.gguf_models import GgufModel, find_gguf, gguf_models
@@ -22,7 +23,8 @@ from gatewayd.hub.store import (
     stored_repos,
 )
 
-_SAFETENSORS, _GGUF = "safetensors", "gguf"
+ModelFormat = Literal["safetensors", "gguf"]
+
 _LONGEST_CONFIG = 10_000_000
 
 
@@ -44,7 +46,7 @@ class StoreEntry:
 
     reference: HubReference
     commit: str
-    format: str
+    format: ModelFormat
     size: int
     modified: float
     problem: str = ""
@@ -138,22 +140,22 @@ def _of_commit(reference: HubReference, folder: Path) -> Iterator[StoreEntry]:
             problem = "" if not stored_files(reference, folder).served else "files are missing"
         except HubError as error:
             problem = str(error)
-        yield _entry(reference, folder, others, _SAFETENSORS, problem)
+        yield _entry(reference, folder, others, "safetensors", problem)
     for model in models:
         one = HubReference(reference.repo, reference.revision, model.label)
         missing = f"{model.num_missing} parts are missing" if model.num_missing else ""
-        yield _entry(one, folder, model.files, _GGUF, missing)
+        yield _entry(one, folder, model.files, "gguf", missing)
 
 
 def _entry(
     reference: HubReference,
     folder: Path,
     names: list[str] | tuple[str, ...],
-    format: str,
+    format: ModelFormat,
     problem: str,
 ) -> StoreEntry:
     states = [(folder / name).stat() for name in names]
-    is_gguf = format == _GGUF
+    is_gguf = format == "gguf"
     config = {} if is_gguf else _config(folder)
     context = config.get("max_position_embeddings")
     return StoreEntry(
@@ -191,9 +193,10 @@ def _refs(repo: Path, commit: str) -> list[str]:
 
 
 def _is_served(served: Path, folder: Path, doomed: list[Path]) -> bool:
-    if served == folder:  # a model in safetensors
-        return any(path.suffix != ".gguf" for path in doomed)
-    return served in doomed
+    # By their inodes: a path of the configuration may lead here in another way.
+    if served.is_dir():
+        return served.samefile(folder) and any(path.suffix != ".gguf" for path in doomed)
+    return served.exists() and any(served.samefile(path) for path in doomed)
 
 
 def _lenient(models: list[GgufModel]) -> list[GgufModel]:

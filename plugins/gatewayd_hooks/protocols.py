@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from gatewayd_hooks.requests.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
 from gatewayd_hooks.requests.gateway import Gateway, ServedModel
 from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
+from gatewayd_hooks.requests.models import PullProgress, StoredModel
 from gatewayd_hooks.requests.refusal import Refusal, RequestRefusal
 from gatewayd_hooks.strategy import Strategy
 
@@ -28,10 +29,12 @@ __all__ = [
     "HttpRequest",
     "HttpResponse",
     "ProtocolStrategy",
+    "PullProgress",
     "Refusal",
     "RequestRefusal",
     "Route",
     "ServedModel",
+    "StoredModel",
     "Timing",
     "Usage",
 ]
@@ -49,6 +52,8 @@ class Route(NamedTuple):
         summary: short description for ``/openapi.json``.
         request: table of its body, from which ``/openapi.json``, ``/v1/gateway/compat`` and tests
             are derived. The handler checks requests against it with ``checking.check``. New in 1.9.
+        is_operators: whether the path is for the operator alone; others get 403. It applies to all
+            methods of the path. New in 1.28.
     """
 
     method: str
@@ -56,6 +61,7 @@ class Route(NamedTuple):
     handler: Handler
     summary: str
     request: type[RequestTable] | None = None
+    is_operators: bool = False
 
 
 class ProtocolStrategy(Strategy, Protocol):

@@ -27,7 +27,7 @@ def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
             name="ollama",
             config_type=OllamaConfig,
             build=_build,
-            summary="Ollama's API: chat, generate, embed, and model information.",
-            requires_spec=">=1.9,<2",
+            summary="Ollama's API: chat, generate, embed, and models of this machine.",
+            requires_spec=">=1.28,<2",
         )
     ]

@@ -97,11 +97,15 @@ def shown(gateway: Gateway, name: str) -> Fields:
     }
 
 
+def shown_name(name: str) -> str:
+    """Return a name with a tag, as Ollama's always have one."""
+    return name if ":" in name else f"{name}:latest"
+
+
 def _row(name: str, model: ServedModel) -> Fields:
-    shown_name = name if ":" in name else f"{name}:latest"
     return {
-        "name": shown_name,
-        "model": shown_name,
+        "name": shown_name(name),
+        "model": shown_name(name),
         "modified_at": stamp(model.created),
         # An estimate: quantized weights take less.
         "size": model.num_parameters * _BYTES.get(model.dtype, 2),

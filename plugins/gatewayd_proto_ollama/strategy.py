@@ -20,16 +20,18 @@ from gatewayd_hooks.protocols import (
     Route,
 )
 from gatewayd_hooks.requests.checking import check
-from gatewayd_proto_ollama import models
+from gatewayd_proto_ollama import models, stored
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.error_fields import error_fields, translated
 from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, convert_chat, convert_generate
 from gatewayd_proto_ollama.tables import (
+    DeleteRequest,
     EmbeddingsRequest,
     EmbedRequest,
     GenerateRequest,
     OllamaChatRequest,
+    PullRequest,
     ShowRequest,
 )
 from gatewayd_proto_ollama.vectors import embedding, embedding_one
@@ -72,7 +74,17 @@ class Ollama:
                 "Embed a text (Ollama)",
                 request=EmbeddingsRequest,
             ),
-            Route("GET", "/api/tags", _reporting(lambda: models.tags(gateway)), "Models (Ollama)"),
+            Route("GET", "/api/tags", _listing(gateway), "Models (Ollama)"),
+            Route(
+                *("POST", "/api/pull", stored.pulling(gateway), "Fetch a model (Ollama)"),
+                request=PullRequest,
+                is_operators=True,
+            ),
+            Route(
+                *("DELETE", "/api/delete", stored.deleting(gateway), "Delete a model (Ollama)"),
+                request=DeleteRequest,
+                is_operators=True,
+            ),
             Route(
                 *("POST", "/api/show", _showing(gateway), "Describe a model (Ollama)"),
                 request=ShowRequest,
@@ -106,11 +118,27 @@ def _reporting(report: Callable[[], dict[str, Any]]) -> Handler:
     return reporting
 
 
+def _listing(gateway: Gateway) -> Handler:
+    async def listing(request: HttpRequest) -> HttpResponse:
+        return _json(await stored.listed(gateway))
+
+    return listing
+
+
 def _showing(gateway: Gateway) -> Handler:
     async def showing(request: HttpRequest) -> HttpResponse:
         converted, ignored = await gateway.read(request, partial(check, ShowRequest))
-        name = models.resolve(gateway, converted.model or converted.name)
-        return HttpResponse(_encode(models.shown(gateway, name)), ignored=ignored)
+        asked = converted.model or converted.name
+        try:
+            found = models.shown(gateway, models.resolve(gateway, asked))
+        except RequestRefusal as refusal:
+            if refusal.code != "model_not_found":
+                raise
+            other = await stored.find_stored(gateway, asked or "")
+            if other is None:
+                raise
+            found = stored.described(other)
+        return HttpResponse(_encode(found), ignored=ignored)
 
     return showing
 

@@ -23,6 +23,7 @@ from gatewayd_proto_ollama.options import AnswerTable, Idle, OrEmpty, Whole
 
 Images = Annotated[Any, Unsupported("this model cannot read images", (None, []))]
 _ID = Annotated[str, Field(max_length=256)]
+StoredName = Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class OllamaCalledFunction(RequestTable):
@@ -172,3 +173,30 @@ class ShowRequest(RequestTable):
     model: Annotated[Model | None, OrEmpty] = None
     name: Annotated[Model | None, OrEmpty, Field(description="Deprecated form of `model`.")] = None
     verbose: Annotated[Any, Ignored((None, False))] = None
+
+
+class StoredTable(RequestTable):
+    """Fields that requests about a model of the store share."""
+
+    model: Annotated[
+        StoredName | None,
+        OrEmpty,
+        Field(description="`ORG/NAME` of the Hub, `ORG/NAME@REVISION`, `ORG/NAME:Q4_K_M`."),
+    ] = None
+    name: Annotated[
+        StoredName | None, OrEmpty, Field(description="Deprecated form of `model`.")
+    ] = None
+
+
+class PullRequest(StoredTable):
+    """Request of ``/api/pull``."""
+
+    stream: Annotated[bool | None, Field(description="Stream lines of JSON; default: true.")] = None
+    insecure: Annotated[
+        Any,
+        Unsupported("set HF_ENDPOINT of the gateway to use another registry", (None, False)),
+    ] = None
+
+
+class DeleteRequest(StoredTable):
+    """Request of ``/api/delete``."""

@@ -18,6 +18,7 @@ from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import RequestLimits, Services
+from gatewayd.hub.local_models import LocalModels
 from gatewayd.metrics.registry import Metrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
@@ -88,6 +89,7 @@ async def running(
     parsers: ModelParsers | None = None,
     protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
     durable: PersistentResources | None = None,
+    local_models: LocalModels | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -111,6 +113,7 @@ async def running(
         detector=lambda: detector,
         parsers=parsers or ModelParsers(),
         durable=durable,
+        local_models=local_models or LocalModels(),
         protocols=protocols,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )

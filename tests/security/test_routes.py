@@ -21,7 +21,7 @@ from gatewayd.daemon.run import Daemon
 from gatewayd.errors import PermissionDenied
 from gatewayd.http.rights import Rights
 from gatewayd.http.server.authentication import PUBLIC
-from gatewayd.tenants.principal import BATCHES, FILES, INFER, METRICS, MODELS, Principal
+from gatewayd.tenants.principal import BATCHES, EVERYTHING, FILES, INFER, METRICS, MODELS, Principal
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
@@ -58,6 +58,8 @@ RIGHTS = {
     "POST /api/embed": INFER,
     "POST /api/embeddings": INFER,
     "GET /api/tags": INFER,
+    "POST /api/pull": EVERYTHING,
+    "DELETE /api/delete": EVERYTHING,
     "POST /api/show": INFER,
     "GET /api/ps": INFER,
     "GET /api/version": INFER,

@@ -24,8 +24,8 @@ from gatewayd.cli.common import (
 )
 from gatewayd.hub.errors import NO_SPACE, HubError
 from gatewayd.hub.pull_events import PullEvent, PullFailure, encode_line
-from gatewayd.hub.reference import PREFIX, is_reference, parse_reference
-from gatewayd.hub.store import store_folder, stored_path
+from gatewayd.hub.reference import PREFIX, parse_reference
+from gatewayd.hub.store import store_folder
 from gatewayd.hub.stored_models import delete_stored, list_stored
 
 HubModel = Annotated[
@@ -124,9 +124,12 @@ def list_models(as_json: AsJson = False) -> None:
 
 def delete(model: HubModel, config: ConfigFile = None) -> None:
     """Delete a model of the Hub from this machine; other tools' models too."""
-    path = load_config(config).config.model.path
+    # Late: the rest needs nothing of engines.
+    from gatewayd.engines.replicas.launch import model_source
+
+    configured = load_config(config).config
     try:
-        served = stored_path(path) if path is not None and is_reference(path) else None
+        served = model_source(configured)
     except HubError:
         served = None  # not there, so nothing of it can be deleted
     try:

@@ -46,13 +46,21 @@ def model_folder(config: Config) -> Path:
         ValueError: the configured path is a GGUF file that cannot be served, or a model of the Hub
             that is not in the store.
     """
+    path = model_source(config)
+    return expanded(path) if needs_expansion(path) else path
+
+
+def model_source(config: Config) -> Path:
+    """Absolute path of the served checkpoint or GGUF file.
+
+    Raises:
+        ValueError: it is a model of the Hub that is not in the store.
+    """
     if config.model.path is None:
         return embedded.folder()
     if is_reference(config.model.path):
-        path = stored_path(config.model.path)
-    else:
-        path = Path(config.model.path).expanduser().absolute()
-    return expanded(path) if needs_expansion(path) else path
+        return stored_path(config.model.path)
+    return Path(config.model.path).expanduser().absolute()
 
 
 def served_name(config: Config) -> str:

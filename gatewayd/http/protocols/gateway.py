@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -17,6 +17,7 @@ from gatewayd.http.openai.generate import PreparedRequest
 from gatewayd.http.openai.granted import enforce_grant
 from gatewayd.http.openai.large_answers import run_in_thread
 from gatewayd.http.parse import check
+from gatewayd.http.protocols import local_models
 from gatewayd.http.protocols.answer import ProtocolAnswer, refusal_of
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
@@ -27,7 +28,15 @@ from gatewayd.http.vectors.embeddings import truncate_and_normalize
 from gatewayd.http.vectors.pooling import pool_prompts
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal, current_principal
-from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
+from gatewayd_hooks.protocols import (
+    Embeddings,
+    HttpRequest,
+    PullProgress,
+    ServedModel,
+    StoredModel,
+    Timing,
+    Usage,
+)
 from gatewayd_hooks.requests.tables import RequestTable
 
 T = TypeVar("T")
@@ -197,6 +206,18 @@ class ServedGateway:
         except GatewayError as error:
             raise_refusal(error)
         return len(prompt.token_ids)
+
+    async def stored_models(self) -> Sequence[StoredModel]:
+        """See ``Gateway``."""
+        return await local_models.stored_models(self._services)
+
+    def pull_model(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """See ``Gateway``."""
+        return local_models.pull_model(self._services, name)
+
+    async def delete_model(self, name: str) -> None:
+        """See ``Gateway``."""
+        await local_models.delete_model(self._services, name)
 
     async def _checked(
         self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest

@@ -74,7 +74,10 @@ class Protocols:
                         )
                 owners[path] = mount.name
                 self._owners.add(path, mount)
-                app = ProtocolRoute(path, mount, handlers, self._gateway, self._services)
+                is_operators = any(one.is_operators for one in routes if one.path == path)
+                app = ProtocolRoute(
+                    *(path, is_operators, mount, handlers, self._gateway, self._services)
+                )
                 found.append(Route(path, app, methods=list(handlers)))
         return found
 

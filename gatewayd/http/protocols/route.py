@@ -90,9 +90,11 @@ class ProtocolRoute(ProtocolEndpoint):
 
     Attributes:
         label: in metrics.
+        is_operators: whether it is for the operator alone.
     """
 
     label: str
+    is_operators: bool
     _mount: MountedProtocol
     _handlers: Mapping[str, Handler]
     _gateway: ServedGateway

@@ -6,11 +6,12 @@ dictionary and refuses what that route would refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gatewayd_hooks.requests.answers import ChatAnswer, Embeddings
 from gatewayd_hooks.requests.http import HttpRequest
+from gatewayd_hooks.requests.models import PullProgress, StoredModel
 
 T = TypeVar("T")
 
@@ -104,4 +105,31 @@ class Gateway(Protocol):
 
         Raises:
             Refusal: as that route would.
+        """
+
+    async def stored_models(self) -> Sequence[StoredModel]:
+        """Return the models of the store, sorted by name; empty unless the operator asks.
+
+        New in 1.28.
+        """
+
+    def pull_model(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """Fetch a model into the store, or join the pull of it that is running.
+
+        A pull is stopped when all of its generators are closed, as ``contextlib.aclosing`` does. A
+        slow reader gets the latest progress of each file. New in 1.28.
+
+        Args:
+            name: ``ORG/NAME``, ``ORG/NAME@REVISION`` or ``ORG/NAME:QUANTIZATION``.
+
+        Raises:
+            Refusal: the name is none, the model cannot be fetched, or another than the operator
+                asks.
+        """
+
+    async def delete_model(self, name: str) -> None:
+        """Delete a model from the store. New in 1.28.
+
+        Raises:
+            Refusal: it is not there, is being served or pulled, or another than the operator asks.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gatewayd_hooks.parsing import Part, Text
@@ -10,8 +10,10 @@ from gatewayd_hooks.protocols import (
     Delta,
     Embeddings,
     HttpRequest,
+    PullProgress,
     RequestRefusal,
     ServedModel,
+    StoredModel,
     Timing,
     Usage,
 )
@@ -76,6 +78,8 @@ class FakeGateway:
         usage: of the next answers.
         bodies: request bodies received, in order.
         answers: answers returned, in order.
+        stored: models of the store; a deleted one is removed from it.
+        progress: of the next pulls.
     """
 
     def __init__(self) -> None:
@@ -88,6 +92,8 @@ class FakeGateway:
         self.deltas: Sequence[Delta] = ()
         self.bodies: list[Mapping[str, Any]] = []
         self.answers: list[FakeAnswer] = []
+        self.stored: Sequence[StoredModel] = ()
+        self.progress: Sequence[PullProgress] = (PullProgress("listing"), PullProgress("done"))
         self.says(Text("Hello, "), Text("world!"))
 
     def says(self, *parts: Part, finish_reason: str = "stop", stop: str | None = None) -> None:
@@ -121,6 +127,26 @@ class FakeGateway:
         if self.refusal is not None:
             raise self.refusal
         return self.usage.prompt_tokens
+
+    async def stored_models(self) -> Sequence[StoredModel]:
+        """Return ``stored``."""
+        return self.stored
+
+    async def pull_model(self, name: str) -> AsyncGenerator[PullProgress, None]:
+        """Yield ``progress``, then raise the failure."""
+        if self.refusal is not None:
+            raise self.refusal
+        for progress in self.progress:
+            yield progress
+        if self.failure is not None:
+            raise self.failure
+
+    async def delete_model(self, name: str) -> None:
+        """Remove a model from ``stored``."""
+        rest = [model for model in self.stored if model.name != name]
+        if len(rest) == len(self.stored):
+            raise RequestRefusal(404, f"{name} is not in the store", code="model_not_stored")
+        self.stored = rest
 
     def _check(self, body: Mapping[str, Any]) -> str:
         self.bodies.append(body)

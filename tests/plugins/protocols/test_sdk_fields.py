@@ -84,6 +84,8 @@ def walk(form: Any, table: type[RequestTable], place: str, seen: set[Any]) -> It
         (theirs.EmbedRequest, tables.EmbedRequest, 1),
         (theirs.EmbeddingsRequest, tables.EmbeddingsRequest, 1),
         (theirs.ShowRequest, tables.ShowRequest, 1),
+        (theirs.PullRequest, tables.PullRequest, 1),
+        (theirs.DeleteRequest, tables.DeleteRequest, 1),
     ],
 )
 def test_every_field_that_a_client_can_send_is_in_the_table(

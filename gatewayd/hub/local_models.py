@@ -1,0 +1,77 @@
+"""Models of this machine for a running daemon: list, pull and delete them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+from gatewayd.hub.errors import IN_USE, NO_SPACE, HubError
+from gatewayd.hub.pull_events import PullEvent
+from gatewayd.hub.pull_process import ModelPulls
+from gatewayd.hub.reference import parse_reference
+from gatewayd.hub.stored_models import StoreEntry, delete_stored, list_stored
+
+_log = logging.getLogger(__name__)
+
+
+class LocalModels:
+    """The store of a daemon; called from the event loop only.
+
+    Args:
+        served: folder or GGUF file that is being served; None for no model of the store.
+        pulls: runs pulls.
+    """
+
+    def __init__(self, served: Path | None = None, pulls: ModelPulls | None = None) -> None:
+        self._served = served
+        self._pulls = ModelPulls() if pulls is None else pulls
+        self._deleting = asyncio.Lock()
+
+    async def list(self) -> Sequence[StoreEntry]:
+        """Return the complete models, sorted by name.
+
+        Raises:
+            HubError: the store cannot be read.
+        """
+        try:
+            entries = await asyncio.to_thread(list_stored)
+        except OSError as error:
+            raise _unusable(error) from error
+        return [entry for entry in entries if not entry.problem]
+
+    def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
+        """Pull a model; see ``ModelPulls.pull``.
+
+        Raises:
+            HubError: the name is none; later, it cannot be fetched.
+        """
+        reference = parse_reference(name)
+        _log.info("pull of %s requested", reference)
+        return self._pulls.pull(reference)
+
+    async def delete(self, name: str) -> None:
+        """Delete a model.
+
+        Raises:
+            HubError: it is not there, or is being served or pulled.
+        """
+        reference = parse_reference(name)
+        # One at a time: each looks for contents to which no other model refers.
+        async with self._deleting:
+            if reference.repo in self._pulls.repos:
+                raise HubError(f"{reference.repo} is being pulled; wait for its end", IN_USE)
+            try:
+                freed = await asyncio.to_thread(delete_stored, reference, self._served)
+            except OSError as error:
+                raise _unusable(error) from error
+        _log.info("deleted %s from the store: %d bytes", reference, freed)
+
+    async def close(self) -> None:
+        """Stop all pulls."""
+        await self._pulls.close()
+
+
+def _unusable(error: OSError) -> HubError:
+    return HubError(f"the store of models cannot be used: {error.strerror}", NO_SPACE)

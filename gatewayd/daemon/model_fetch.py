@@ -72,10 +72,10 @@ async def _fetch(reference: HubReference) -> None:
         loop.add_signal_handler(number, task.cancel)
     notifying = asyncio.create_task(_extend_timeout(reference))
     pulls = ModelPulls()
-    show = _draw if Console(file=sys.stderr).is_terminal else _write
+    console = Console(file=sys.stderr)
     try:
         async with contextlib.aclosing(pulls.pull(reference)) as events:
-            await show(events)
+            await (draw(events, console) if console.is_terminal else _write(events))
     finally:
         notifying.cancel()
         await pulls.close()
@@ -101,12 +101,13 @@ async def _write(events: AsyncIterator[PullEvent]) -> None:
             )
 
 
-async def _draw(events: AsyncIterator[PullEvent]) -> None:
+async def draw(events: AsyncIterator[PullEvent], console: Console) -> None:
+    """Draw a bar for the current file, until the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(
         *columns,
         TransferSpeedColumn(),
-        console=Console(file=sys.stderr),
+        console=console,
         transient=True,
         # The process of the pull may write its own warnings.
         redirect_stdout=False,

@@ -18,6 +18,9 @@ TOKENIZER: Final = "tokenizer.json"
 INDEX: Final = "model.safetensors.index.json"
 SINGLE: Final = "model.safetensors"
 
+MOST_INDEX_BYTES: Final = 64 * 1024 * 1024
+"""Limit of the index, which is read before the disk space is compared with all sizes."""
+
 _REQUIRED = (CONFIG, TOKENIZER)
 
 
@@ -137,6 +140,12 @@ def _without_weights(names: Collection[str], repo: str) -> HubError:
     return HubError(text, UNSERVABLE)
 
 
+def too_large(repo: str) -> HubError:
+    """Return the error for an index that exceeds its limit."""
+    return HubError(f"{repo}: {INDEX} has more than {MOST_INDEX_BYTES} bytes", UNSERVABLE)
+
+
 def _listed(names: Sequence[str]) -> str:
     rest = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return f"{', '.join(names[:10]) or 'none'}{rest}"
+    shown = [name if name.isprintable() else ascii(name) for name in names[:10]]
+    return f"{', '.join(shown) or 'none'}{rest}"

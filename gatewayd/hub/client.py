@@ -6,15 +6,19 @@ library's variables, which are read when it is imported: by the process of a pul
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
-# Before its import: requests say what is asked for, and not by which program or agent.
+# Before its import: requests say what is asked for, and not by which program or agent; and
+# warnings, which have the signed addresses of files, are not written.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
 from huggingface_hub import HfApi, constants, hf_hub_download
 from huggingface_hub.errors import (
@@ -45,6 +49,10 @@ _WAIT_SECONDS = 0.5
 _LONGEST_WAIT = 300.0
 """Limit of the wait that a rate limit asks for, in seconds; the Hub counts in five minutes."""
 _LIST_SECONDS = 30.0
+_OF_FILES = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+)
+"""Numbers of errors of file systems, not of connections."""
 _BUSY = frozenset((408, 429, 500, 502, 503, 504))
 
 T = TypeVar("T")
@@ -259,16 +267,19 @@ def _of_status(error: HfHubHTTPError, where: str, repo: str) -> HubError:
 def _of_os_error(error: OSError, where: str, repo: str) -> HubError:
     if isinstance(error.__cause__, HfHubHTTPError):
         return _of_status(error.__cause__, where, repo)
-    # Of the file system, unlike the library's own, which have no number.
-    if error.errno is not None and error.filename is not None:
-        return HubError(f"cannot write {error.filename}: {error.strerror}", NO_SPACE)
+    if error.errno in _OF_FILES:
+        return HubError(
+            f"cannot write {error.filename or store_folder()}: {error.strerror}", NO_SPACE
+        )
     return HubError(f"cannot fetch {repo} from {where}: {_text(error)}", UNREACHABLE)
 
 
 def _text(error: BaseException) -> str:
     """Return the first line of the library's error, or of its cause."""
     cause = error.__cause__ or error
-    return (str(cause).strip() or type(cause).__name__).splitlines()[0][:300]
+    line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
+    # Queries of addresses are signatures.
+    return re.sub(r"\?[^\s'\"]*", "", line)[:300]
 
 
 def _is_digest(digest: object) -> bool:

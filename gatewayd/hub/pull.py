@@ -6,14 +6,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gatewayd.hub.choice import INDEX, choose, include
+from gatewayd.hub.choice import INDEX, MOST_INDEX_BYTES, choose, include, too_large
 from gatewayd.hub.client import Listing, download, list_files
 from gatewayd.hub.digests import digest_of
 from gatewayd.hub.errors import DAMAGED, NO_SPACE, OFFLINE, HubError
 from gatewayd.hub.pull_events import PullEvent
 from gatewayd.hub.reference import HubReference
 from gatewayd.hub.repo_files import RepoFile
-from gatewayd.hub.store import free_bytes, path_of, repo_folder, store_folder, write_ref
+from gatewayd.hub.store import (
+    free_bytes,
+    path_of,
+    remove_stale_parts,
+    repo_folder,
+    store_folder,
+    write_ref,
+)
 
 _REPORT_SECONDS = 0.2
 _GIB = 1 << 30
@@ -50,11 +57,11 @@ def pull(reference: HubReference, patterns: Sequence[str] = (), *, report: Repor
         report(PullEvent("done"))
         return ""
     fetch = _Fetch(reference, listing, report)
-    # A part of a model in several files, or one of several models.
+    remove_stale_parts(reference.repo)
     chosen = (
         include(listing.names, patterns, reference.repo)
         if patterns
-        else choose(listing.names, reference, lambda: fetch.verified(INDEX).read_bytes())
+        else choose(listing.names, reference, fetch.read_index)
     )
     files = [listing.files[name] for name in chosen.names]
     fetch.check_space(files)
@@ -112,6 +119,18 @@ class _Fetch:
                 " some, or set HF_HOME to a folder on another disk",
                 NO_SPACE,
             )
+
+    def read_index(self) -> bytes:
+        """Return the content of the index, which names the other files.
+
+        Raises:
+            HubError: it cannot be fetched, or is too large.
+        """
+        index = self._files[INDEX]
+        if index.size > MOST_INDEX_BYTES:
+            raise too_large(self._reference.repo)
+        self.check_space([index])
+        return self.verified(INDEX).read_bytes()
 
     def verified(self, name: str) -> Path:
         """Return the path of a file with the right content.

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncGenerator, Collection, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -18,6 +20,8 @@ from gatewayd.hub.pull_events import PullEvent, PullFailure, decode_line
 from gatewayd.hub.reference import HubReference
 from gatewayd.hub.store import store_folder
 from gatewayd_hooks.helpers import children
+
+_log = logging.getLogger(__name__)
 
 PULL_COMMAND = children.python("-m", "gatewayd", "model", "pull", "--json")
 
@@ -40,6 +44,7 @@ class ModelPulls:
     def __init__(self, command: Sequence[str] = PULL_COMMAND) -> None:
         self._command = tuple(command)
         self._running: dict[HubReference, _SharedPull] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     @property
@@ -56,15 +61,15 @@ class ModelPulls:
             HubError: it cannot be fetched, or too many others are being pulled.
         """
         shared = self._running.get(reference)
-        if shared is None:
+        # One whose last client has left is ending, and not joined.
+        if shared is None or shared.is_abandoned:
             if self._is_closed:
                 raise HubError("the daemon is stopping", BUSY)
-            if len(self._running) >= _MOST:
+            if len(self._tasks) >= _MOST:
                 raise HubError(
                     f"{_MOST} models are being pulled, which is the limit; wait for one", BUSY
                 )
-            shared = self._running[reference] = _SharedPull((*self._command, str(reference)))
-            shared.task.add_done_callback(lambda _: self._running.pop(reference, None))
+            shared = self._start(reference)
         async with contextlib.aclosing(shared.follow()) as events:
             async for event in events:
                 yield event
@@ -72,10 +77,21 @@ class ModelPulls:
     async def close(self) -> None:
         """Stop all pulls, and refuse others."""
         self._is_closed = True
-        tasks = [shared.task for shared in self._running.values()]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, reference: HubReference) -> _SharedPull:
+        shared = self._running[reference] = _SharedPull((*self._command, str(reference)))
+        self._tasks.add(shared.task)
+
+        def forget(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            if self._running.get(reference) is shared:
+                del self._running[reference]
+
+        shared.task.add_done_callback(forget)
+        return shared
 
 
 class _SharedPull:
@@ -83,6 +99,7 @@ class _SharedPull:
 
     Attributes:
         task: reads the progress; stops the process when it is cancelled.
+        is_abandoned: whether its last follower has left before its end.
     """
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -91,6 +108,7 @@ class _SharedPull:
         self._changed = asyncio.Event()
         self._failure: HubError | None = None
         self._num_followers = 0
+        self.is_abandoned = False
         self.task = asyncio.create_task(self._run(command), name="pull")
         self.task.add_done_callback(lambda _: self._notify())
 
@@ -112,7 +130,10 @@ class _SharedPull:
                         yield event
                 if is_over:
                     if self.task.cancelled():
-                        raise HubError("the pull was stopped: the daemon ends", UNREACHABLE)
+                        raise HubError("the pull was stopped", BUSY)
+                    if (error := self.task.exception()) is not None:
+                        _log.error("a pull failed", exc_info=error)
+                        raise HubError("the pull failed; the log has the reason", UNREACHABLE)
                     if self._failure is not None:
                         raise self._failure
                     return
@@ -120,6 +141,7 @@ class _SharedPull:
         finally:
             self._num_followers -= 1
             if not self._num_followers:
+                self.is_abandoned = True
                 self.task.cancel()
 
     async def _run(self, command: Sequence[str]) -> None:
@@ -181,12 +203,23 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
+def _token_credential() -> Path | None:
+    """Return the file of the service's credential; None if there is none, or it is empty."""
+    folder = os.environ.get("CREDENTIALS_DIRECTORY")
+    if folder is None:
+        return None
+    file = Path(folder) / "hf-token"
+    try:
+        return file if file.read_text().strip() else None
+    except OSError:
+        return None
+
+
 def pull_environment() -> dict[str, str]:
     """The environment of a pull: the only child process that gets the Hub's token."""
     more = {"HF_HUB_CACHE": str(store_folder())}
-    credential = os.path.join(os.environ.get("CREDENTIALS_DIRECTORY", ""), "hf-token")
-    if os.path.isabs(credential) and os.path.isfile(credential):
-        more["HF_TOKEN_PATH"] = credential
+    if (credential := _token_credential()) is not None and "HF_TOKEN_PATH" not in os.environ:
+        more["HF_TOKEN_PATH"] = str(credential)
     names = [name for name in os.environ if name.startswith("HF_") or name.upper() in _PASSED]
     # Relative paths are those of this process, not of the child's working folder.
     return children.environment(more, names)

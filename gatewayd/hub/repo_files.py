@@ -50,7 +50,9 @@ def check_names(names: Iterable[str]) -> None:
     """
     seen: set[str] = set()
     for name in names:
-        if not _is_plain(name) or name in seen or len(seen) >= _MOST_FILES:
+        # Names of files that are not fetched may have any characters.
+        is_safe = _is_plain(name) if is_allowed(name) else _stays(name)
+        if not is_safe or name in seen or len(seen) >= _MOST_FILES:
             shown = name[:_LONGEST_SEGMENT]
             raise HubError(
                 f"the Hub lists a file named {shown!a}, which is not a plain relative path;"
@@ -65,8 +67,11 @@ def _is_plain(name: str) -> bool:
         0 < len(name) <= _LONGEST_NAME
         and name.isprintable()
         and "\\" not in name
-        and all(
-            segment not in ("", ".", "..") and len(segment.encode()) <= _LONGEST_SEGMENT
-            for segment in name.split("/")
-        )
+        and _stays(name)
+        and all(len(segment.encode()) <= _LONGEST_SEGMENT for segment in name.split("/"))
     )
+
+
+def _stays(name: str) -> bool:
+    """Whether a name leads to no place outside of its folder."""
+    return not {"", ".", ".."}.intersection(name.split("/"))

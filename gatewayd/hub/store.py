@@ -6,16 +6,20 @@ commit, ``snapshots/COMMIT`` has links to ``blobs``, which are named by their di
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gatewayd.hub.choice import INDEX, ModelFiles, choose
+from gatewayd.hub.choice import INDEX, MOST_INDEX_BYTES, ModelFiles, choose, too_large
 from gatewayd.hub.errors import NO_CHOICE, NOT_STORED, HubError
 from gatewayd.hub.reference import HubReference, parse_reference
 
+_STALE_SECONDS = 3600.0
+"""Age of a partial file that no process writes any more, longer than the longest wait of a pull."""
 _REPO_FOLDER = re.compile(r"models--([A-Za-z0-9._-]+?)--([A-Za-z0-9._-]+)")
 
 
@@ -71,7 +75,14 @@ def stored_files(reference: HubReference, folder: Path) -> ModelFiles:
     Raises:
         HubError: it is not there, or not complete.
     """
-    return choose(file_names(folder), reference, (folder / INDEX).read_bytes)
+
+    def read_index() -> bytes:
+        file = folder / INDEX
+        if file.stat().st_size > MOST_INDEX_BYTES:
+            raise too_large(reference.repo)
+        return file.read_bytes()
+
+    return choose(file_names(folder), reference, read_index)
 
 
 def stored_path(path: str) -> Path:
@@ -120,6 +131,15 @@ def write_ref(reference: HubReference, commit: str) -> None:
     made = folder / f".ref.{os.getpid()}"
     made.write_text(commit, "ascii")
     made.replace(file)
+
+
+def remove_stale_parts(repo: str) -> None:
+    """Remove partial files of downloads that were killed; live ones write every few seconds."""
+    newest = time.time() - _STALE_SECONDS
+    for part in (repo_folder(repo) / "blobs").glob("*.incomplete"):
+        with contextlib.suppress(OSError):
+            if part.stat().st_mtime < newest:
+                part.unlink()
 
 
 def free_bytes() -> int:

@@ -138,6 +138,20 @@ def test_commands_pull_list_and_delete(hub: FakeHub, gatewayd: Run, env: dict[st
     assert [row["name"] for row in listed["models"]] == ["org/nano-draft"]
 
 
+def test_a_disk_that_is_full_in_a_file_is_said(
+    hub: FakeHub, env: dict[str, str], tmp_path: Path
+) -> None:
+    hub.repos["org/single"] = single()
+    # Writes beyond eight kibibytes fail, as on a full disk.
+    limited = f'ulimit -f 8; exec "{sys.executable}" -B -m gatewayd model pull org/single'
+    done = subprocess.run(
+        ["bash", "-c", limited], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert f"cannot write {tmp_path / 'hf' / 'hub'}" in done.stderr
+    assert incomplete(tmp_path) == []
+
+
 def test_a_pull_that_is_interrupted_leaves_no_part_of_a_file(
     hub: FakeHub, env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.filesize import decimal
+from rich.markup import escape
 from rich.table import Table
 
 from gatewayd.cli.bench.progress import Stages
@@ -25,7 +26,7 @@ from gatewayd.cli.common import (
 from gatewayd.hub.errors import NO_SPACE, HubError
 from gatewayd.hub.pull_events import PullEvent, PullFailure, encode_line
 from gatewayd.hub.reference import PREFIX, parse_reference
-from gatewayd.hub.store import store_folder
+from gatewayd.hub.store import path_of, store_folder
 from gatewayd.hub.stored_models import delete_stored, list_stored
 
 HubModel = Annotated[
@@ -74,14 +75,20 @@ def pull(
         raise typer.Exit(FAILURE) from None
     except (HubError, OSError) as error:
         code = error.code if isinstance(error, HubError) else NO_SPACE
-        if as_json:
-            typer.echo(encode_line(PullFailure(str(error), code)))
-        fail(str(error))
+        if not as_json:
+            fail(str(error))
+        typer.echo(encode_line(PullFailure(str(error), code)))
+        raise typer.Exit(FAILURE) from None
     except KeyboardInterrupt:
         fail(f"the pull of {model} was interrupted; complete files are in the store")
     at = f" at {commit[:12]}" if commit else ""
     typer.echo(f"{reference}{at} is in {store_folder()}")
-    typer.echo(f"serve it with: gatewayd serve --model {PREFIX}{reference}")
+    try:
+        path_of(reference)
+    except HubError as error:  # such as two quantizations, of which one can be served
+        typer.echo(str(error))
+    else:
+        typer.echo(f"serve it with: gatewayd serve --model {PREFIX}{reference}")
 
 
 def list_models(as_json: AsJson = False) -> None:
@@ -105,19 +112,19 @@ def list_models(as_json: AsJson = False) -> None:
         typer.echo(f"no models in {store_folder()}")
         return
     table = Table(
-        whole("model", [str(entry.reference) for entry in entries]),
+        whole("model", [escape(str(entry.reference)) for entry in entries]),
         *("commit", "format", "size", "modified", "state"),
         box=None,
         pad_edge=False,
     )
     for entry in entries:
         table.add_row(
-            str(entry.reference),
+            escape(str(entry.reference)),
             entry.commit[:12],
             entry.format,
             decimal(entry.size),
             datetime.fromtimestamp(entry.modified, UTC).astimezone().strftime("%Y-%m-%d %H:%M"),
-            entry.problem or "complete",
+            escape(entry.problem or "complete"),
         )
     console().print(table)
 

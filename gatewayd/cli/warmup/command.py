@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from gatewayd.cli.bench.progress import Stages
-from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_model_config, print_json
 from gatewayd.cli.warmup.table import table_of
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.tables import Config
@@ -45,7 +45,7 @@ def warmup(
     """
     given = {"model.path": model, "engine.device": device}
     flags = {key: value for key, value in given.items() if value is not None}
-    loaded = load_config(config, flags).config
+    loaded = load_model_config(config, flags)
     with Stages() as stages:
         seconds, total, tuning_file = asyncio.run(_start_and_end(loaded, stages))
     caches = _caches() if sizes(loaded.engine).device != "cpu" else {}

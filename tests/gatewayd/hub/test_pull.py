@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -87,8 +89,10 @@ def test_one_of_several_quantizations_must_be_chosen(hub: FakeHub, store: Path) 
     assert stored_path(f"hf:{REPO}:Q8_0").name == "Small-q8_0.gguf"
     pulled(REPO, "*Q4_K_M*")
     assert stored_path(f"hf:{REPO}:Small-Q4_K_M.gguf").name == "Small-Q4_K_M.gguf"
-    with pytest.raises(HubError, match="several GGUF models"):
+    with pytest.raises(HubError, match="several GGUF models") as caught:
         stored_path(f"hf:{REPO}")
+    # Not that it is missing, which a start would fetch.
+    assert caught.value.code == errors.NO_CHOICE
 
 
 def test_safetensors_take_precedence_unless_a_gguf_is_named(hub: FakeHub, store: Path) -> None:
@@ -159,6 +163,27 @@ def test_a_file_without_an_end_is_cut_at_its_listed_size(
     assert error.code == errors.DAMAGED
     assert "more than the 20000 bytes" in str(error)
     assert not list(store.glob("*/blobs/*"))
+
+
+def test_a_file_whose_verification_is_interrupted_does_not_stay(
+    hub: FakeHub, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repos[REPO] = single()
+
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("gatewayd.hub.pull.digest_of", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pulled()
+    assert not list(store.glob("*/blobs/*"))
+    pulled()
+    monkeypatch.setattr("gatewayd.hub.pull.digest_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pulled()
+    # It was verified when it came.
+    assert stored_path(f"hf:{REPO}").is_dir()
 
 
 def test_a_small_wrong_file_is_noticed_too(hub: FakeHub, store: Path) -> None:
@@ -238,6 +263,48 @@ def test_space_is_asked_for_before_the_first_byte(hub: FakeHub, store: Path) -> 
     assert str(1 << 60)[:6] in str(error)
     assert "are free" in str(error)
     assert hub.fetched() == []
+
+
+def test_an_index_is_not_read_without_a_limit(hub: FakeHub, store: Path) -> None:
+    repo = hub.repos[REPO] = sharded()
+    repo.listed_sizes["model.safetensors.index.json"] = 1 << 30
+    error = refused()
+    assert (error.code, "index.json has more than" in str(error)) == (errors.UNSERVABLE, True)
+    assert hub.fetched() == []
+
+
+def test_parts_of_killed_downloads_are_removed(hub: FakeHub, store: Path) -> None:
+    hub.repos[REPO] = single()
+    blobs = store / "models--org--small" / "blobs"
+    blobs.mkdir(parents=True)
+    for name, age in (("a.1.incomplete", 7200), ("b.2.incomplete", 60)):
+        (blobs / name).write_bytes(b"part")
+        os.utime(blobs / name, (time.time() - age,) * 2)
+    pulled()
+    assert [path.name for path in blobs.glob("*.incomplete")] == ["b.2.incomplete"]
+
+
+def test_a_planted_link_is_replaced_and_its_target_left_alone(
+    hub: FakeHub, store: Path, tmp_path: Path
+) -> None:
+    repo = hub.repos[REPO] = single()
+    outside = tmp_path / "outside.json"
+    outside.write_bytes(b"{}")
+    folder = store / "models--org--small" / "snapshots" / repo.commit
+    folder.mkdir(parents=True)
+    (folder / "config.json").symlink_to(outside)
+    pulled()
+    assert (folder / "config.json").read_bytes() == SMALL["config.json"]
+    assert outside.read_bytes() == b"{}"
+
+
+def test_names_of_files_that_are_not_fetched_may_have_any_characters(
+    hub: FakeHub, store: Path
+) -> None:
+    hub.repos[REPO] = single()
+    hub.repos[REPO].files["pictures/\u200d\\.png"] = b"picture"
+    pulled()
+    assert stored_path(f"hf:{REPO}").is_dir()
 
 
 def test_offline_what_is_stored_is_there_and_nothing_is_asked(

@@ -13,6 +13,9 @@ from gatewayd.engines.replicas.launch import model_folder, served_name
 from gatewayd.hub.pull import pull
 from gatewayd.hub.reference import parse_reference
 from gatewayd_engine.model import embedded
+from tests.engine.core.small_model import small
+from tests.engine.gguf_files import convert
+from tests.engine.gguf_tokenizers import byte_level
 from tests.gatewayd.hub.fake_hub import FakeHub, FakeRepo
 
 
@@ -31,6 +34,23 @@ def test_a_model_in_the_store_is_checked_as_a_folder_is(hub: FakeHub, store: Pat
     pull(parse_reference("org/draft"), report=lambda _: None)
     assert [checks.model(config).state, weights.weights(config).state] == ["ok", "ok"]
     assert model_folder(config).is_relative_to(store)
+
+
+def test_a_gguf_model_in_the_store_is_expanded(
+    hub: FakeHub, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = small()
+    (tmp_path / "made").mkdir()
+    convert(source, tmp_path / "made", "llama", ("F32",), **byte_level(source))
+    model = (tmp_path / "made" / "model.gguf").read_bytes()
+    hub.repos["org/gguf"] = FakeRepo({"a-F32.gguf": model, "a-Q8_0.gguf": b"other"})
+    pull(parse_reference("org/gguf:f32"), report=lambda _: None)
+    for path in ("hf:org/gguf:F32", "hf:org/gguf"):
+        config = configured(path)
+        assert [checks.model(config).state, weights.weights(config).state] == ["ok", "ok"]
+        (link,) = model_folder(config).glob("*.gguf")
+        assert link.read_bytes() == model
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 # Before its import: requests say what is asked for, and not by which program or agent; and
 # warnings, which have the signed addresses of files, are not written.
@@ -124,12 +124,6 @@ def download(reference: HubReference, commit: str, file: RepoFile, on_bytes: OnB
     Raises:
         HubError: it cannot be fetched.
     """
-
-    class Progress(_Progress):
-        """Reports to this call."""
-
-        report = staticmethod(on_bytes)
-
     with _translated(reference):
         return Path(
             _patiently(
@@ -138,10 +132,21 @@ def download(reference: HubReference, commit: str, file: RepoFile, on_bytes: OnB
                     file.name,
                     revision=commit,
                     cache_dir=store_folder(),
-                    tqdm_class=Progress,
+                    tqdm_class=progress_class(on_bytes),
                 )
             )
         )
+
+
+def progress_class(on_bytes: OnBytes) -> type[Any]:
+    """Return a class as the library's ``tqdm_class``, which reports to a function."""
+
+    class Progress(_Progress):
+        """Progress of one download."""
+
+        report = staticmethod(on_bytes)
+
+    return Progress
 
 
 class _Progress:

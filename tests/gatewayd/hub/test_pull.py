@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants, scan_cache_dir
+from huggingface_hub.utils._xet_progress_reporting import XetDownloadProgressReporter
 
 from gatewayd.hub import errors
+from gatewayd.hub.client import progress_class
 from gatewayd.hub.errors import HubError
 from gatewayd.hub.pull import pull
 from gatewayd.hub.pull_events import PullEvent
@@ -345,3 +349,24 @@ def test_a_repository_of_pickles_is_a_sentence(hub: FakeHub, store: Path) -> Non
     assert "model.pt, pytorch_model.bin" in str(error)
     assert "safetensors or GGUF" in str(error)
     assert hub.fetched() == []
+
+
+def test_bytes_of_the_xet_protocol_are_counted_once() -> None:
+    """As the library reports them: bytes of the file, and fewer on the wire."""
+    counts: list[int] = []
+    with XetDownloadProgressReporter(
+        reconstruction_desc="file",
+        total=100,
+        log_level=logging.ERROR,
+        tqdm_class=progress_class(counts.append),
+    ) as reporter:
+        for done, on_wire in ((0, 10), (40, 30), (100, 60)):
+            report = SimpleNamespace(
+                total_bytes_completed=done,
+                total_transfer_bytes_completed=on_wire,
+                total_bytes_completion_rate=1.0,
+                total_transfer_bytes_completion_rate=1.0,
+                total_bytes=100,
+            )
+            reporter.update_progress(report)
+    assert counts == [40, 100]

@@ -10,6 +10,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -128,6 +129,7 @@ class Generation:
         "_ticket",
         "_trace",
         "_waiter",
+        "_writer",
         "choices",
         "clock",
         "error",
@@ -154,6 +156,7 @@ class Generation:
         self._loop = pipeline.loop
         self._trace = request_trace.current()
         self._waiter: asyncio.Future[None] | None = None
+        self._writer: tuple[Callable[[], bool], Context] | None = None
         self.is_awake = False
         self._is_admitted = False
         self._is_closed = False
@@ -219,6 +222,18 @@ class Generation:
             self.is_awake = True
             waiter = self._waiter
             if waiter is not None and not waiter.done():
+                if self._writer is None:
+                    waiter.set_result(None)
+                else:
+                    write, context = self._writer
+                    self._loop.call_soon(self._write, write, waiter, context=context)
+
+    def _write(self, write: Callable[[], bool], waiter: asyncio.Future[None]) -> None:
+        """Let new output be written; wake the waiter if that cannot be done at once."""
+        if not waiter.done():
+            self.is_awake = False
+            if not write():
+                self.is_awake = True
                 waiter.set_result(None)
 
     def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
@@ -294,6 +309,15 @@ class Generation:
         self._waiter = self._loop.create_future()
         return self._waiter
 
+    def write_with(self, write: Callable[[], bool]) -> None:
+        """Have new output written without waking the waiter.
+
+        Args:
+            write: called in the present context while a waiter waits, after all output of a step
+                has arrived; returns whether it has written that. If not, the waiter is woken.
+        """
+        self._writer = write, copy_context()
+
     async def finish(self) -> None:
         """Wait until the request has ended.
 
@@ -339,6 +363,7 @@ class Generation:
         # Choices and handles refer back here: break the cycles, so no garbage collection is needed.
         self.choices = []
         self._handles = []
+        self._writer = None
 
     @property
     def outcome(self) -> str:

@@ -30,6 +30,7 @@ from gatewayd.http.openai.wire import Identity, Wire
 from gatewayd.http.parse import parse
 from gatewayd.http.queue_timeout import within_queue_timeout
 from gatewayd.http.schema.generation import GenerationTable
+from gatewayd.http.server.body_writer import body_writer
 from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.pipeline.choice import ChoiceOptions
@@ -152,6 +153,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
                     generation,
                     prepared.wire,
                     send,
+                    body_writer(scope),
                     headers=lambda: [*headers, *answer_headers(generation, services.fleet.room)],
                     ping_seconds=services.limits.ping_seconds,
                 ).run()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from gatewayd.http.asgi import Header, Send
 from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.wire import PING, Wire, error_events
+from gatewayd.http.server.body_writer import BodyWriter
 from gatewayd.pipeline.generation import Generation
 
 _HEADERS: tuple[Header, ...] = (
@@ -31,6 +32,7 @@ class SseStream:
         generation: Generation,
         wire: Wire,
         send: Send,
+        body: BodyWriter | None = None,
         *,
         headers: Callable[[], Sequence[Header]],
         ping_seconds: float,
@@ -38,11 +40,14 @@ class SseStream:
         self._generation = generation
         self._wire = wire
         self._send = send
+        self._body = body
         self._headers = headers
         self._ping_seconds = ping_seconds
         self._is_ping_due = False
         self._has_started = False
         self._is_silent = False
+        self._open = generation.choices
+        self._error: Exception | None = None
         # By the log-probabilities of the prompt: no token is generated yet.
         self._is_large = is_large(generation)
 
@@ -60,10 +65,13 @@ class SseStream:
 
     async def _run(self) -> None:
         generation, wire = self._generation, self._wire
-        open_choices = list(generation.choices)
+        if self._body is not None and not self._is_large:
+            generation.write_with(self._write_chunks)
         while True:
             if not generation.is_awake:  # wait(), without a coroutine for each chunk
                 await generation.waiter()
+                if self._error is not None:
+                    raise self._error
             # Before output is popped: what arrives during a write wakes this loop again.
             generation.is_awake = False
             if generation.is_abandoned:
@@ -72,7 +80,7 @@ class SseStream:
             if error is not None and not self._has_started:
                 raise error
             events, still_open = b"", []
-            for choice in open_choices:
+            for choice in self._open:
                 if self._is_large:
                     if len(events) > _MANY_BYTES:
                         await self._write(events)
@@ -90,8 +98,8 @@ class SseStream:
             if error is not None:  # after output that arrived before it
                 await self._write(events + error_events(error), more=False)
                 return
-            open_choices = still_open
-            if not open_choices:
+            self._open = still_open
+            if not still_open:
                 await self._write(events + wire.closing(generation), more=False)
                 return
             if events and self._has_started:  # fast path, without another coroutine
@@ -102,6 +110,33 @@ class SseStream:
             elif self._is_ping_due:
                 await self._write(PING)
             self._is_ping_due = False
+
+    def _write_chunks(self) -> bool:
+        """Write new output without the stream's task; return whether that was possible.
+
+        The task writes the beginning and the end, pings, and what a slow client has to wait for.
+        """
+        generation, body = self._generation, self._body
+        if (
+            body is None
+            or not (self._has_started and body.can_write_body)
+            or self._is_ping_due
+            or generation.error is not None
+            or generation.is_abandoned
+        ):
+            return False
+        for choice in self._open:
+            if choice.is_done:
+                return False
+        try:
+            events = b"".join([self._wire.chunk(generation, choice) for choice in self._open])
+        except Exception as error:  # noqa: BLE001 - the wire's and a parser's belong to the task
+            self._error = error
+            return False
+        if events:
+            body.write_body(events)
+            self._is_silent = False
+        return True
 
     async def _write(self, events: bytes, *, more: bool = True) -> None:
         if not self._has_started:

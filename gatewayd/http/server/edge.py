@@ -21,7 +21,7 @@ from gatewayd.errors import (
     RequestTimeout,
     TooManyConnections,
 )
-from gatewayd.http.server import body_deadline
+from gatewayd.http.server import body_deadline, body_writer
 from gatewayd.http.server.client_address import subscriber
 from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal
 from gatewayd.http.server.edge_closing import EdgeTransport
@@ -75,6 +75,7 @@ class EdgeProtocol(ParsingProtocol):
         self._extensions = {
             EXTENSION: self._disconnect,
             body_deadline.EXTENSION: self._extend,
+            body_writer.EXTENSION: self,
         }
         transport.set_write_buffer_limits(high=self.limits.unauthenticated_buffer_bytes)
         set_options(transport, 2 * self.limits.unauthenticated_buffer_bytes)
@@ -106,7 +107,7 @@ class EdgeProtocol(ParsingProtocol):
         self._unset_keepalive_if_required()  # uvicorn does not if the client has reset
         # Break reference cycles; otherwise the connection and its last body would stay in memory
         # until a full garbage collection.
-        del self._extensions[body_deadline.EXTENSION]
+        del self._extensions[body_deadline.EXTENSION], self._extensions[body_writer.EXTENSION]
         self._disconnect.notify()
 
     def read_size(self) -> int:
@@ -238,6 +239,20 @@ class EdgeProtocol(ParsingProtocol):
         super().on_response_complete()
         if self._receive_buffer.size and not self.transport.is_over:
             self._enqueue()
+
+    # BodyWriter: as the app's ``send`` does, for the request that is being answered.
+
+    @property
+    def can_write_body(self) -> bool:
+        """See ``BodyWriter``."""
+        cycle = self.cycle
+        return bool(cycle.chunked_encoding) and not (
+            cycle.response_complete or cycle.disconnected or self.flow.write_paused
+        )
+
+    def write_body(self, piece: bytes) -> None:
+        """See ``BodyWriter``."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     # Slow readers
 

@@ -24,8 +24,9 @@ from gatewayd.daemon.model_fetch import fetch_model
 from gatewayd.daemon.parts import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
 from gatewayd.hub.errors import HubError
-from gatewayd.runtime import garbage_collector, huge_pages, malloc_limits
+from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
+from gatewayd_engine.process import huge_pages
 
 _log = logging.getLogger("gatewayd.daemon")
 

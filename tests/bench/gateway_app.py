@@ -31,10 +31,11 @@ from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Services
 from gatewayd.metrics.registry import Metrics
-from gatewayd.runtime import garbage_collector, huge_pages
+from gatewayd.runtime import garbage_collector
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
+from gatewayd_engine.process import huge_pages
 from gatewayd_engine.process.messages import ModelInfo
 
 FIRST_TOKEN, NUM_TOKENS = 300, 3000

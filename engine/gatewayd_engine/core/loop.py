@@ -5,12 +5,14 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import threading
 import time
 
 from gatewayd_engine.core.build import BuiltEngine, assemble
 from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.process.config import EngineConfig
 from gatewayd_engine.process.frames import EngineSocket
+from gatewayd_engine.process.huge_pages import use_huge_pages
 from gatewayd_engine.process.inspect_messages import Browse, Inspect
 from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.messages import (
@@ -80,6 +82,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         # Objects made while loading live as long as the process: never scan them again.
         gc.collect()
         gc.freeze()
+        # Beside the loop: with large weights it takes a while, and no request needs it.
+        threading.Thread(target=use_huge_pages, name="huge-pages", daemon=True).start()
         plugin_times = engine.core.strategies.plugin_times
         watchdog = Watchdog(plugin_times, config.strategy_hang_seconds, config.load_seconds)
         _loop(stream, engine.core, watchdog)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.runtime.huge_pages import use_huge_pages
+from gatewayd_engine.process.huge_pages import use_huge_pages
 
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -17,7 +17,7 @@ THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 SCRIPT = """
 import mmap, re
 from pathlib import Path
-from gatewayd.runtime.huge_pages import use_huge_pages
+from gatewayd_engine.process.huge_pages import use_huge_pages
 
 BYTES = 16 << 20
 def resident():

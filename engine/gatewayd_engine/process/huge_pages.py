@@ -1,8 +1,8 @@
-"""Moves the daemon's memory to huge pages after startup.
+"""Moves the memory of the daemon and of engines to huge pages after startup.
 
-A request passes thousands of objects all over the heap, and most of its time goes into reaching
-them: with pages of 2 MiB the processor finds more of their addresses in its own tables, and reads
-shorter ones where it does not.
+A request, and a step of an engine, pass thousands of objects all over the heap, and most of their
+time goes into reaching them: with pages of 2 MiB the processor finds more of their addresses in its
+own tables, and reads shorter ones where it does not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _COLLAPSE = 25
 """``MADV_COLLAPSE`` of Linux 6.1, where huge pages are not disabled; other systems refuse it."""
 _LEAST_RESIDENT = 0.5
 """Of the pages in a range: memory that is reserved and not used, such as stacks, stays so."""
-_log = logging.getLogger("gatewayd.daemon")
+_log = logging.getLogger(__name__)
 
 
 def use_huge_pages(maps: Path = Path("/proc/self/maps")) -> int:

@@ -23,10 +23,11 @@ import torch
 from torch.nn import functional
 
 from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model.config.moe import Routing
 from gatewayd_engine.model.linears.expert_stacks import form_of
 from gatewayd_engine.model.linears.select_gpu import DeviceLinears
-from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import ExpertParts
+from gatewayd_engine.model.router import Router
 from tests.bench.gemm import GROUPED
 
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096, 8192)
@@ -60,7 +61,7 @@ def layers(sizes: Sizes) -> dict[str, tuple[Layer, int]]:
     kernels, half = choose(torch.device("cuda")), torch.bfloat16
     parts = ExpertParts(kernels)
     gate = torch.randn(experts, hidden, dtype=half, device="cuda") * hidden**-0.5
-    router = Router(DeviceLinears(kernels).make(gate, None, half), top_k, renormalize=True)
+    router = Router(DeviceLinears(kernels).make(gate, None, half), Routing(top_k))
     shapes = ((2 * inner, hidden), (hidden, inner))
     floats = [torch.randn(experts, *s, dtype=half, device="cuda") * s[1] ** -0.5 for s in shapes]
     made: dict[str, tuple[Layer, int]] = {}
@@ -89,12 +90,12 @@ def _by_torch(router: Router, gate_up: torch.Tensor, down: torch.Tensor) -> Laye
         weights, chosen = router(x)
         visited, order = chosen.flatten().sort(stable=True)
         ends = (visited.unsqueeze(1) <= each).sum(0, dtype=torch.int32)
-        given = x[order // router.top_k]
+        given = x[order // router.routing.top_k]
         gates, up = torch._grouped_mm(given, gate_up.mT, offs=ends).chunk(2, -1)
         inner = functional.silu(gates).mul_(up)
         answers = torch._grouped_mm(inner, down.mT, offs=ends)
         by_token = torch.empty_like(answers).index_copy_(0, order, answers)
-        spread = torch.unflatten(by_token, 0, (-1, router.top_k))
+        spread = torch.unflatten(by_token, 0, (-1, router.routing.top_k))
         return (spread * weights.unsqueeze(-1).to(x.dtype)).sum(1)
 
     return layer

@@ -7,9 +7,11 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model.config.moe import Routing
 from gatewayd_engine.model.layers import FeedForward
-from gatewayd_engine.model.moe import MixtureOfExperts, Router
+from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.parts import ExpertParts, FusedParts
+from gatewayd_engine.model.router import Router
 from tests.engine.kernels import expert_checks
 
 pytestmark = [
@@ -54,7 +56,7 @@ def test_a_graph_follows_its_router(kernels: Kernels) -> None:
         for rows, columns in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
     ]
     gate = torch.randn(EXPERTS, HIDDEN, dtype=HALF, device=CUDA) * HIDDEN**-0.5
-    router = Router(fused.linear(gate, None, HALF), TOP_K, renormalize=True)
+    router = Router(fused.linear(gate, None, HALF), Routing(TOP_K))
     stacks = []
     for all_ in matrices:
         stack = parts.stack(all_[0], EXPERTS, *all_.shape[1:])

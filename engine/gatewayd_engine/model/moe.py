@@ -9,48 +9,18 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.kernels.experts.base import LINES
-from gatewayd_engine.model.layers import FeedForward, LinearOp
+from gatewayd_engine.model.layers import FeedForward
+from gatewayd_engine.model.router import Router, SharedGate
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
     from gatewayd_engine.kernels.experts.base import Visits
     from gatewayd_engine.kernels.quantized.base import Activation
+    from gatewayd_engine.model.decoder import Mlp
     from gatewayd_engine.model.linears.expert_stacks import Stack
 
 _COUNTS = (1, 16, 17, 64, 65)
 """Numbers of tokens that make the kernels compile different variants."""
-
-
-class Router:
-    """Top-k router over a layer's experts.
-
-    Args:
-        scores: linear layer that computes the router logits.
-        top_k: experts per token.
-        renormalize: whether the weights of the selected experts are scaled to sum to one.
-
-    Attributes:
-        scores, top_k, renormalize: as given.
-    """
-
-    __slots__ = ("renormalize", "scores", "top_k")
-
-    def __init__(self, scores: LinearOp, top_k: int, *, renormalize: bool) -> None:
-        self.scores = scores
-        self.top_k = top_k
-        self.renormalize = renormalize
-
-    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Route tokens ``[n, hidden]``.
-
-        Returns:
-            Weights, float32, and expert indices, both ``[n, top_k]``.
-        """
-        scores = torch.softmax(self.scores(x), -1, dtype=torch.float32)
-        weights, chosen = scores.topk(self.top_k, -1)
-        if self.renormalize:
-            weights /= weights.sum(-1, keepdim=True)
-        return weights, chosen
 
 
 class MixtureOfExperts:
@@ -117,11 +87,7 @@ class GroupedExperts:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
-        router = self._router
-        weights, visits = self._kernels.route_visits(
-            router.scores(x), router.top_k, renormalize=router.renormalize
-        )
-        return self._run_experts(x, weights, visits)
+        return self._run_experts(x, *self._route(x))
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
@@ -139,12 +105,21 @@ class GroupedExperts:
         # Variants of the routing kernels, then of the experts' for each number of lines in a block.
         for count in _COUNTS:
             self(x[:count])
-        weights, chosen = kernels.route(
-            router.scores(x[:1]), router.top_k, renormalize=router.renormalize
-        )
+        weights, chosen = router(x[:1])
         for lines in LINES:
-            visits = kernels.sort_visits(chosen, matrices.experts, lines)
+            visits = kernels.sort_visits(chosen.int(), matrices.experts, lines)
             self._run_experts(x[:1], weights, visits)
+
+    def _route(self, x: torch.Tensor) -> tuple[torch.Tensor, Visits]:
+        """Return the weights of each token's experts, and the routing tables."""
+        router, kernels = self._router, self._kernels
+        routing = router.routing
+        if routing.is_softmax:
+            return kernels.route_visits(
+                router.logits(x), routing.top_k, renormalize=routing.renormalize
+            )
+        weights, chosen = router(x)
+        return weights, kernels.sort_visits(chosen.int(), self._gate_up.matrices.experts)
 
     def _run_experts(self, x: torch.Tensor, weights: torch.Tensor, visits: Visits) -> torch.Tensor:
         """Run the experts on the tokens routed to them and sum their weighted outputs."""
@@ -154,3 +129,32 @@ class GroupedExperts:
         answers = x.new_empty(visits.num_visits, second.rows)
         kernels.expert_answers(self._down.prepare_input(inner), second, visits, weights, answers)
         return kernels.sum_visits(answers, visits.top_k)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class WithSharedExpert:
+    """Experts of which all tokens visit one, in addition to those that their router chooses.
+
+    Args:
+        routed: the other experts.
+        shared: the expert that all tokens visit.
+        gate: weight of the output of ``shared``; None for one.
+    """
+
+    _routed: Mlp
+    _shared: FeedForward
+    _gate: SharedGate | None
+    entry = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+        total = self._routed(x)
+        if self._gate is None:
+            rest = self._shared.add_to(total, x)
+            return total if rest is None else total.add_(rest)
+        # Not fused: a fused multiply-add has other bits in the tail of a vector register.
+        return total.add_(self._shared(x).mul_(self._gate(x)))
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``LinearOp``; the addition is deferred to the next norm."""
+        return self(x)

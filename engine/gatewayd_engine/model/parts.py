@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts.base import Form
     from gatewayd_engine.kernels.quantized.base import Activation
     from gatewayd_engine.kernels.quantized.scratch import SharedScratch
-    from gatewayd_engine.model.moe import Router
+    from gatewayd_engine.model.router import Router
     from gatewayd_hooks.quantization import Weight
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
@@ -121,7 +121,7 @@ class ExpertParts:
         """
         made = GroupedExperts(router, gate_up, down, cast("Activation", name), self._kernels)
         # Block sizes depend on the number of tokens, and warm-up steps cover few of them.
-        kind = (gate_up.kind, down.kind, router.top_k)
+        kind = (gate_up.kind, down.kind, router.routing)
         if kind not in self._compiled:
             made.compile(dtype)
             self._compiled.add(kind)

@@ -11,14 +11,15 @@ from gatewayd_engine.model.assembly.attention import AttentionBuilder
 from gatewayd_engine.model.assembly.latent_attention import LatentAttentionBuilder
 from gatewayd_engine.model.assembly.linears import LinearBuilder, Quantize, Weights
 from gatewayd_engine.model.assembly.mlp import MlpBuilder
+from gatewayd_engine.model.config.moe import SharedExpert
 from gatewayd_engine.model.decoder import Decoder, DecoderLayer, Mlp
 from gatewayd_engine.model.embedding_table import EmbeddingTable, FloatTable, embedding_table
 from gatewayd_engine.model.layers import FeedForward, LinearOp, Unnormed
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.loading.kv_scales import KvScales
-from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import LayerParts, Norm
 from gatewayd_engine.model.rotary_embedding import Rotary
+from gatewayd_engine.model.router import Router, SharedGate
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.weights import device_of
 
@@ -148,6 +149,14 @@ class LayerBuilder:
         """Build the norm of the input of a layer's feed-forward part."""
         name = self._spec.family.norms.before_mlp
         return self._norm(f"model.layers.{index}", name) or Unnormed()
+
+    def shared_expert(self, index: int, shared: SharedExpert) -> FeedForward:
+        """Build the shared expert of a layer."""
+        return self._mlps.shared_expert(index, shared)
+
+    def shared_gate(self, index: int, shared: SharedExpert) -> SharedGate | None:
+        """Build the gate of a layer's shared expert; see ``MlpBuilder.shared_gate``."""
+        return self._mlps.shared_gate(index, shared)
 
     def set_batch_invariant(self, head: LinearOp) -> bool:
         """Make float operations batch-invariant; see ``LinearBuilder.set_batch_invariant``."""

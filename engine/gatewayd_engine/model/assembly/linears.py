@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
-from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.plugin_matmul import UnfitMatmul
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.parts import LayerParts, Norm
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.weights import concat_rows, to_device, to_dtype
+from gatewayd_engine.model.weights import concat_rows, dense, to_device, to_dtype
 from gatewayd_hooks.quantization import Matrix, Weight
 
 
@@ -30,6 +30,9 @@ class Weights(Protocol):
 
     def tensor(self, name: str) -> torch.Tensor:
         """Return a tensor by its name, in the decoder's dtype and on its device."""
+
+    def float32(self, name: str) -> torch.Tensor:
+        """Return a tensor by its name in float32, whatever the decoder's dtype, on its device."""
 
     def matrix(self, name: str) -> Weight:
         """Return a matrix, possibly quantized, by its name without ``.weight``."""
@@ -80,6 +83,19 @@ class LinearBuilder:
     def linear(self, name: str) -> LinearOp:
         """Build a linear layer by its name, with its bias if it has one."""
         return self.packed(name, self.weights.matrix(name), self.read_bias((name,)))
+
+    def small(self, name: str, *, in_float32: bool = False) -> LinearOp:
+        """Build a linear layer that is never quantized; see ``assemble``.
+
+        Args:
+            name: of the matrix.
+            in_float32: whether it maps float32 to float32, whatever the decoder's dtype.
+        """
+        weight, bias = self.weights.matrix(name), self.read_bias((name,))
+        if not in_float32 or self.weights.dtype == torch.float32:
+            return self.packed(name, weight, bias, is_kept=True)
+        bias = None if bias is None else bias.float()
+        return self._recorded(Linear(dense(to_device(weight, self.device)).float(), bias))
 
     def packed(
         self,
@@ -153,6 +169,9 @@ class LinearBuilder:
             made = self._parts.linear(weight, bias, self.weights.dtype, activation)
         except UnfitMatmul as error:
             raise LoadError(f"{name}: {error}") from error
+        return self._recorded(made)
+
+    def _recorded(self, made: LinearOp) -> LinearOp:
         self.nbytes += made.nbytes
         self._made.append(made)
         return made

@@ -6,17 +6,25 @@ import logging
 from collections.abc import Iterator
 
 from gatewayd_engine.model.assembly.linears import LinearBuilder
-from gatewayd_engine.model.config.moe import MoeSpec
+from gatewayd_engine.model.config.moe import MoeSpec, SharedExpert
 from gatewayd_engine.model.decoder import Mlp
 from gatewayd_engine.model.layers import FeedForward
 from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
-from gatewayd_engine.model.loading.layout import expert_parts, expert_prefix
-from gatewayd_engine.model.moe import MixtureOfExperts, Router
+from gatewayd_engine.model.loading.layout import (
+    CORRECTION,
+    expert_parts,
+    expert_prefix,
+    router_name,
+)
+from gatewayd_engine.model.moe import MixtureOfExperts, WithSharedExpert
 from gatewayd_engine.model.parts import Gate, LayerParts
+from gatewayd_engine.model.router import Router, SharedGate
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Weight
 
 _log = logging.getLogger(__name__)
+
+_PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 class MlpBuilder:
@@ -43,8 +51,16 @@ class MlpBuilder:
         """Build the feed-forward part of a layer."""
         moe = self._spec.moe
         if moe is None or not moe.layers[index]:
-            names = ("gate_proj", "up_proj", "down_proj")
-            return self._feed_forward(f"model.layers.{index}.mlp", names)
+            return self._feed_forward(f"model.layers.{index}.mlp", _PARTS)
+        routed = self._routed(index, moe)
+        if moe.shared is None:
+            return routed
+        return WithSharedExpert(
+            routed, self.shared_expert(index, moe.shared), self.shared_gate(index, moe.shared)
+        )
+
+    def _routed(self, index: int, moe: MoeSpec) -> Mlp:
+        """Build the experts of a layer that its router chooses from."""
         # One kernel for all experts where their format allows it, else one expert at a time.
         grouped = self._grouped(index, moe)
         if grouped is not None:
@@ -62,16 +78,27 @@ class MlpBuilder:
         moe = self._spec.moe
         if moe is None:
             raise ValueError(f"layer {index} has no experts")
-        gate = f"{self._expert_prefix(index)}.gate"
-        scores = self._linears.packed(
-            gate, self._linears.weights.matrix(gate), self._linears.read_bias((gate,)), is_kept=True
-        )
-        return Router(scores, moe.top_k, renormalize=moe.renormalize)
+        name, routing, correction = router_name(self._expert_prefix(index)), moe.routing, None
+        linear = self._linears.small(name, in_float32=routing.in_float32)
+        if routing.has_correction:
+            correction = self._linears.weights.float32(f"{name}.{CORRECTION}")
+            self._linears.nbytes += correction.nbytes
+        return Router(linear, routing, correction)
 
     def expert(self, index: int, number: int) -> FeedForward:
         """Build one of the experts of a layer."""
         prefix = f"{self._expert_prefix(index)}.experts.{number}"
         return self._feed_forward(prefix, expert_parts(self._spec))
+
+    def shared_expert(self, index: int, shared: SharedExpert) -> FeedForward:
+        """Build the shared expert of a layer."""
+        return self._feed_forward(f"{self._expert_prefix(index)}.{shared.name}", _PARTS)
+
+    def shared_gate(self, index: int, shared: SharedExpert) -> SharedGate | None:
+        """Build the gate of a layer's shared expert; None if it has none."""
+        if shared.gate is None:
+            return None
+        return SharedGate(self._linears.small(f"{self._expert_prefix(index)}.{shared.gate}"))
 
     def _grouped(self, index: int, moe: MoeSpec) -> Mlp | None:
         """Build a layer's experts as grouped matrix products; None if ``parts`` cannot."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Experts = Literal["mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3"]
+"""Schemes of routing and of the names of experts; see ``config.moe``."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
@@ -77,7 +80,7 @@ class Family:
         softcaps: bounds of scores and of logits when config.json says nothing; None where it must
             not say anything.
         latent: attention is over latents of keys and values (MLA).
-        experts: naming scheme of the experts' weights; None for a dense model.
+        experts: which settings and names the experts have; None for a dense model.
         head_dim: when config.json says nothing; None for hidden size over heads.
         rope_theta: when config.json says nothing.
         activation: when config.json says nothing.
@@ -104,7 +107,7 @@ class Family:
     query_scalar: float | None = None
     softcaps: tuple[float | None, float | None] | None = None
     latent: bool = False
-    experts: Literal["mixtral", "qwen"] | None = None
+    experts: Experts | None = None
     head_dim: int | None = None
     rope_theta: float = 10_000.0
     activation: str = "silu"

@@ -85,7 +85,7 @@ def _of_experts(spec: ModelSpec) -> Iterator[_Fact]:
     yield _Fact("expert_shared_count", 0, "shared experts")
     if moe is not None:
         yield _Fact("expert_feed_forward_length", moe.intermediate_size, "moe_intermediate_size")
-        yield _Fact("expert_weights_norm", moe.renormalize, "norm_topk_prob")
+        yield _Fact("expert_weights_norm", moe.routing.renormalize, "norm_topk_prob")
         yield _Fact("expert_weights_scale", 1, "a scale of experts of")
         yield _Fact("expert_gating_func", _SOFTMAX, "the gating function")
 

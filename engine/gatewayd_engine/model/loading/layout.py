@@ -11,6 +11,8 @@ from gatewayd_hooks.quantization import Matrix
 
 Shapes = dict[str, tuple[int, ...]]
 
+CORRECTION = "e_score_correction_bias"
+"""Name, within a router, of what is added to scores for the choice of experts."""
 _WEIGHT = ".weight"
 
 
@@ -37,9 +39,9 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         else:
             shapes |= _latent_attention(spec, spec.latent, f"{prefix}.self_attn")
         if spec.moe is not None and spec.moe.layers[index]:
-            shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present))
+            shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present), present)
         else:
-            shapes |= _feed_forward(spec, f"{prefix}.mlp", present)
+            shapes |= _feed_forward(spec, f"{prefix}.mlp", spec.intermediate_size, present)
     return shapes
 
 
@@ -58,6 +60,11 @@ def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
     if spec.family.experts == "mixtral" and f"{layer}.mlp.gate.weight" not in present:
         return f"{layer}.block_sparse_moe"
     return f"{layer}.mlp"
+
+
+def router_name(prefix: str) -> str:
+    """Return the name of the router of a layer, from the prefix of its experts."""
+    return f"{prefix}.gate"
 
 
 def expert_parts(spec: ModelSpec) -> tuple[str, str, str]:
@@ -94,16 +101,23 @@ def _latent_attention(spec: ModelSpec, latent: LatentSpec, prefix: str) -> Shape
     return shapes | _linear(f"{prefix}.o_proj", hidden, values, spec.output_bias)
 
 
-def _feed_forward(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
-    hidden, inner = spec.hidden_size, spec.intermediate_size
+def _feed_forward(spec: ModelSpec, prefix: str, inner: int, present: Container[str]) -> Shapes:
+    hidden = spec.hidden_size
     rows = {"gate_proj": inner, "up_proj": inner}
     shapes = _joined(prefix, "gate_up_proj", rows, hidden, spec.mlp_bias, present)
     return shapes | _linear(f"{prefix}.down_proj", hidden, inner, spec.mlp_bias)
 
 
-def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str) -> Shapes:
-    hidden, inner = spec.hidden_size, moe.intermediate_size
-    shapes = _linear(f"{prefix}.gate", moe.num_experts, hidden, False)
+def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str, present: Container[str]) -> Shapes:
+    hidden, inner, router = spec.hidden_size, moe.intermediate_size, router_name(prefix)
+    shapes = _linear(router, moe.num_experts, hidden, False)
+    if moe.routing.has_correction:
+        shapes[f"{router}.{CORRECTION}"] = (moe.num_experts,)
+    if (shared := moe.shared) is not None:
+        size = shared.intermediate_size
+        shapes |= _feed_forward(spec, f"{prefix}.{shared.name}", size, present)
+        if shared.gate is not None:
+            shapes |= _linear(f"{prefix}.{shared.gate}", 1, hidden, False)
     gate, up, down = expert_parts(spec)
     for number in range(moe.num_experts):
         for name in (gate, up):

@@ -113,17 +113,20 @@ class _Reader:
         return name in self._checkpoint.shapes
 
     def tensor(self, name: str) -> torch.Tensor:
-        return self._converted(name, self._checkpoint.tensor(name))
+        return self._converted(name, self._checkpoint.tensor(name), self.dtype)
+
+    def float32(self, name: str) -> torch.Tensor:
+        return self._converted(name, self._checkpoint.tensor(name), torch.float32)
 
     def matrix(self, name: str) -> Weight:
         weight = self._checkpoint.matrix(name)
         if isinstance(weight, torch.Tensor):
-            return self._converted(f"{name}.weight", weight)
+            return self._converted(f"{name}.weight", weight, self.dtype)
         self._report(f"{name}.weight")
         return to_device(weight, self._device)
 
-    def _converted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        tensor = tensor.to(self._device, self.dtype)
+    def _converted(self, name: str, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        tensor = tensor.to(self._device, dtype)
         self._report(name)
         return tensor
 
@@ -164,6 +167,9 @@ class _Random:
             return tensor.fill_(1.0)
         # A sum over ``shape[-1]`` inputs then has about the magnitude of one of them.
         return tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)
+
+    def float32(self, name: str) -> torch.Tensor:
+        return self.tensor(name).float()
 
     def matrix(self, name: str) -> Weight:
         return self.tensor(f"{name}.weight")

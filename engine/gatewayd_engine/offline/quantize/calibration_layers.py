@@ -8,8 +8,9 @@ from itertools import groupby
 
 import torch
 
+from gatewayd_engine.model.config.moe import MoeSpec, SharedExpert
 from gatewayd_engine.offline.quantize.calibration import Calibration, FittedPart, Open, Stream
-from gatewayd_engine.offline.quantize.input_groups import InputGroup
+from gatewayd_engine.offline.quantize.input_groups import SHARED, InputGroup
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 
@@ -43,7 +44,7 @@ def fit(
         tensors = LayerTensors(layers.checkpoint)
         build = partial(layers.open, index)
         return Calibration(build, tensors, writer, stream, advance).run(groups)
-    return _WithExperts(layers, writer, index, groups, advance).run(stream, moe.num_experts)
+    return _WithExperts(layers, writer, index, groups, advance).run(stream, moe)
 
 
 class _WithExperts:
@@ -67,8 +68,9 @@ class _WithExperts:
         self._advance = advance
         self._done = 0
 
-    def run(self, stream: Stream, num_experts: int) -> FittedPart:
+    def run(self, stream: Stream, moe: MoeSpec) -> FittedPart:
         """Quantize attention, then each expert on the tokens that are routed to it."""
+        num_experts, shared = moe.num_experts, moe.shared
         build = partial(self._layers.open_before_experts, self._index)
         made = self._fit(build, None, stream)
         sizes = [len(x) for x in made.stream]
@@ -76,6 +78,8 @@ class _WithExperts:
         if not sizes:
             for number in range(num_experts):
                 self._fit_expert(number, made, [])
+            if shared is not None:
+                self._fit_shared(shared, made, [])
             return made
         after = torch.cat(made.stream)
         made.stream.clear()
@@ -88,12 +92,24 @@ class _WithExperts:
             answers = self._fit_expert(number, made, list(torch.split(inputs[rows], _ROWS)))
             # A token chooses an expert at most once, so no row is added to twice in one operation.
             after[rows] += torch.cat(answers) * weights[rows, ranks].unsqueeze(-1)
+        if shared is not None:
+            gate = self._layers.shared_gate(self._index, shared)
+            whole = torch.cat(self._fit_shared(shared, made, list(torch.split(inputs, _ROWS))))
+            after += whole if gate is None else whole * gate(inputs)
         return made._replace(stream=list(torch.split(after, sizes)))
 
     def _fit_expert(self, number: int, made: FittedPart, inputs: Stream) -> Stream:
         """Quantize an expert and return its outputs."""
         build = partial(self._layers.open_expert, self._index, number)
-        fitted = self._fit(build, number, inputs)
+        return self._add(self._fit(build, number, inputs), made)
+
+    def _fit_shared(self, shared: SharedExpert, made: FittedPart, inputs: Stream) -> Stream:
+        """Quantize the shared expert and return its outputs, not yet weighted."""
+        build = partial(self._layers.open_shared_expert, self._index, shared)
+        return self._add(self._fit(build, SHARED, inputs), made)
+
+    def _add(self, fitted: FittedPart, made: FittedPart) -> Stream:
+        """Add an expert's weights to those of the layer, and return its outputs."""
         made.tensors.update(fitted.tensors)
         made.fits.extend(fitted.fits)
         return fitted.stream

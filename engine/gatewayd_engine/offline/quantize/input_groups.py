@@ -14,6 +14,10 @@ from gatewayd_engine.model.loading.layout import (
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Matrix
 
+SHARED = -1
+"""Index of a layer's shared expert."""
+_WEIGHING = (".gate", ".shared_expert_gate")
+
 
 class InputSource(NamedTuple):
     """Weight that produces an input, into which per-column factors can be folded.
@@ -42,7 +46,7 @@ class InputGroup(NamedTuple):
         is_alone: whether the loss is measured on the matrices' own output, not the layer's:
             because that is added to the residual stream unchanged, or because there are too many
             such groups to run the layer for each.
-        expert: index of the expert; None outside of experts.
+        expert: index of the expert, or ``SHARED``; None outside of experts.
     """
 
     name: str
@@ -59,11 +63,11 @@ def layer_matrices(shapes: Shapes, index: int) -> list[Matrix]:
 
 
 def stays_float(matrix: Matrix) -> bool:
-    """Whether a matrix is never quantized: expert routers, and matrices that expand latents.
+    """Whether a matrix is never quantized: what weighs experts, and matrices that expand latents.
 
-    Routers are small and sensitive; the others are multiplied head by head, as floats.
+    The former are small and sensitive; the others are multiplied head by head, as floats.
     """
-    return matrix.name.endswith((".gate", ".kv_b_proj"))
+    return matrix.name.endswith((*_WEIGHING, ".kv_b_proj"))
 
 
 def input_groups(
@@ -82,8 +86,8 @@ def input_groups(
     norms = spec.family.norms
     attention = finder.attention if spec.latent is None else finder.latent_attention
     yield from attention(f"{prefix}.self_attn", _norm(prefix, norms.before_attention))
+    names = ("gate_proj", "up_proj", "down_proj")
     if spec.moe is None or not spec.moe.layers[index]:
-        names = ("gate_proj", "up_proj", "down_proj")
         norm = _norm(prefix, norms.before_mlp)
         yield from finder.feed_forward(f"{prefix}.mlp", names, norm, is_expert=False)
         return
@@ -94,6 +98,11 @@ def input_groups(
             f"{experts}.experts.{number}", expert_parts(spec), None, is_expert=True
         )
         yield from (group._replace(expert=number) for group in found)
+    if spec.moe.shared is not None:
+        found = finder.feed_forward(
+            f"{experts}.{spec.moe.shared.name}", names, None, is_expert=True
+        )
+        yield from (group._replace(expert=SHARED) for group in found)
 
 
 def _norm(prefix: str, name: str | None) -> InputSource | None:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import torch
 
 from gatewayd_engine.model.assembly.decoder import LayerBuilder
+from gatewayd_engine.model.config.moe import SharedExpert
 from gatewayd_engine.model.config.rope import QueryScale
 from gatewayd_engine.model.decoder import DecoderLayer, of_positions
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
-from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import Norm, PlainParts
 from gatewayd_engine.model.rotary_embedding import Rotary
+from gatewayd_engine.model.router import Router, SharedGate
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quantize.full_attention import FullSequenceAttention
 from gatewayd_hooks.quantization import Matrix, Weight
@@ -48,6 +49,10 @@ class LayerTensors:
         if name not in self._kept:
             self._kept[name] = self.checkpoint.tensor(name).float()
         return self._kept[name]
+
+    def float32(self, name: str) -> torch.Tensor:
+        """See ``Weights``."""
+        return self.tensor(name)
 
     def matrix(self, name: str) -> Weight:
         """See ``Weights``."""
@@ -99,6 +104,16 @@ class Layers:
     ) -> FeedForward:
         """Build one of the experts of a layer from the current tensors."""
         return self._builder(tensors, watch).expert(index, number)
+
+    def shared_gate(self, index: int, shared: SharedExpert) -> SharedGate | None:
+        """Build the gate of a layer's shared expert; None if it has none."""
+        return self._builder(LayerTensors(self.checkpoint)).shared_gate(index, shared)
+
+    def open_shared_expert(
+        self, index: int, shared: SharedExpert, tensors: LayerTensors, watch: Watch | None = None
+    ) -> FeedForward:
+        """Build the shared expert of a layer from the current tensors."""
+        return self._builder(tensors, watch).shared_expert(index, shared)
 
     def _opened(self, builder: LayerBuilder, layer: DecoderLayer, index: int) -> OpenLayer:
         return OpenLayer(layer, builder.rotaries[index], self._spec.query_scale, self._attend)

@@ -182,8 +182,12 @@ def _of_experts(spec: ServableSpec, num_tokens: int, itemsize: int) -> int:
     """
     if spec.moe is None:
         return 0
-    inner, hidden = spec.moe.intermediate_size, spec.hidden_size
-    return num_tokens * spec.moe.top_k * (2 * inner + hidden) * itemsize
+    inner, hidden, shared = spec.moe.intermediate_size, spec.hidden_size, spec.moe.shared
+    elements = spec.moe.top_k * (2 * inner + hidden)
+    if shared is not None:
+        # Gate and up projections, the gated activation, and the output.
+        elements += 3 * shared.intermediate_size + hidden
+    return num_tokens * elements * itemsize
 
 
 def log_free(device: torch.device, utilization: float) -> None:

@@ -119,6 +119,9 @@ class Shapes:
     def tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self._shapes[name], dtype=self.dtype, device="meta")
 
+    def float32(self, name: str) -> torch.Tensor:
+        return self.tensor(name).float()
+
     def matrix(self, name: str) -> torch.Tensor:
         return self.tensor(f"{name}.weight")
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.config.moe import MoeSpec, Routing, SharedExpert
 from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
@@ -272,16 +273,17 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
 
 def test_visits_of_captured_steps_have_room() -> None:
     # As many tokens as the largest mixed step that is captured, or as sequences.
-    moe = SimpleNamespace(
-        num_experts=8, top_k=2, intermediate_size=3584, layers=(True,) * 16 + (False,) * 16
-    )
-    decoder, plain = decoder_of(spec_of(moe=moe)), decoder_of(spec_of())
+    layers, plain = (True,) * 16 + (False,) * 16, decoder_of(spec_of())
     one = 512 * 2 * (2 * 3584 + 4096) * 2
-    for lines, times in ((256, 1), (1024, 2)):
-        with_, without = (
-            bytes_after_profiling(d, 8192, lines, captures=True) for d in (decoder, plain)
-        )
-        assert with_ - without == times * one
+    for size, more in ((None, 0), (1408, 512 * (3 * 1408 + 4096) * 2)):
+        shared = None if size is None else SharedExpert("shared_experts", size)
+        moe = MoeSpec(8, 3584, layers, Routing(2), shared)
+        decoder = decoder_of(spec_of(moe=moe))
+        for lines, times in ((256, 1), (1024, 2)):
+            with_, without = (
+                bytes_after_profiling(d, 8192, lines, captures=True) for d in (decoder, plain)
+            )
+            assert with_ - without == times * (one + more)
 
 
 def test_what_is_free_in_the_end_is_said(

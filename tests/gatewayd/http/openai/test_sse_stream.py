@@ -68,7 +68,11 @@ async def test_chunks_are_encoded_in_the_context_of_their_request(
 
     async def elsewhere(job: Job) -> None:
         """Frames of engines are handled in a context of their own."""
-        await asyncio.create_task(says(IDS, delay=0.001)(job), context=Context())
+
+        async def play() -> None:
+            await says(IDS, delay=0.001)(job)
+
+        await asyncio.create_task(play(), context=Context())
 
     monkeypatch.setattr(ChatWire, "chunk", looked)
     async with running(text, FakeFleet(elsewhere)) as gateway:

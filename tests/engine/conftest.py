@@ -115,6 +115,10 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "deepseek_v2": ("DeepseekV2Config", {**LATENT, "q_lora_rank": None}),
     "deepseek_v3": ("DeepseekV3Config", LATENT),
+    "qwen2_moe": (
+        "Qwen2MoeConfig",
+        {**MOE, "shared_expert_intermediate_size": 80, "mlp_only_layers": [1]},
+    ),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 
@@ -188,6 +192,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "DeepseekV3Config",
         {**LATENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 0.01},
     ),
+    "qwen2_moe_windows": (
+        "Qwen2MoeConfig",
+        {
+            **MOE,
+            "shared_expert_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "qkv_bias": False,
+            "decoder_sparse_step": 2,
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 3,
+        },
+    ),
     "deepseek_v3_direct": (
         "DeepseekV3Config",
         {
@@ -221,7 +238,8 @@ def write_checkpoint(folder: Path, name: str, seed: int = 0, **changes: Any) -> 
     auto: Any = transformers.AutoModelForCausalLM
     model = auto.from_config(config, dtype=torch.float32)
     with torch.no_grad():
-        for key, parameter in model.named_parameters():
+        corrections = ((k, b) for k, b in model.named_buffers() if k.endswith("correction_bias"))
+        for key, parameter in (*model.named_parameters(), *corrections):
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() >= 2:
                 parameter.copy_(noise * 1.5 * parameter.shape[-1] ** -0.5)

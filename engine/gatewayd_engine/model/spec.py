@@ -186,7 +186,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         attention_softcap=score_cap,
         logit_softcap=logit_cap,
         embedding_scale=hidden_size**0.5 if family.scaled_embedding else None,
-        qkv_bias=has_bias or family.biases == "qkv",
+        qkv_bias=has_bias or (family.biases == "qkv" and config.flag("qkv_bias", True)),
         output_bias=has_bias and family.biases == "configured",
         mlp_bias=family.mlp_bias and config.flag("mlp_bias", False),
         tie_word_embeddings=config.flag("tie_word_embeddings", family.tied),

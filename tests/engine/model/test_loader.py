@@ -50,7 +50,7 @@ def test_one_file_and_many_shards_load_alike(
     assert torch.equal(ours, our_logits(loaded(checkpoint("llama")), IDS))
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen2_moe"])
 def test_stacked_experts_load_like_single_ones(
     name: str, make_checkpoint: Make, tmp_path: Path, our_logits: Ours
 ) -> None:
@@ -70,7 +70,8 @@ def test_stacked_experts_load_like_single_ones(
             [tensors.pop(f"{old}.experts.{expert}.{part}.weight") for part in (gate, up, down)]
             for expert in range(spec.moe.num_experts)
         ]
-        tensors[f"{new}.gate.weight"] = tensors.pop(f"{old}.gate.weight")
+        for key in [key for key in tensors if key.startswith(f"{old}.gate.")]:
+            tensors[key.replace(old, new)] = tensors.pop(key)
         tensors[f"{new}.experts.gate_up_proj"] = torch.stack([torch.cat(p[:2]) for p in parts])
         tensors[f"{new}.experts.down_proj"] = torch.stack([p[2] for p in parts])
     save(tmp_path, tensors)

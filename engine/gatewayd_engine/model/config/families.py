@@ -50,7 +50,8 @@ class Family:
 
     Attributes:
         biases: which attention projections have one: all or none as ``attention_bias`` says,
-            query, key and value only, these as ``attention_bias`` says, or none.
+            query, key and value only unless ``qkv_bias`` is false, these as ``attention_bias``
+            says, or none.
         mlp_bias: whether config.json may ask for biases in the feed-forward part.
         qk_norm: what is normalised before rotary: each head of queries and keys, all queries and
             all keys of a token together, each head without a weight in the layers that have a
@@ -60,8 +61,9 @@ class Family:
         scaled_embedding: embeddings are multiplied by the root of the hidden size.
         windows: which layers have a sliding window: none, all where ``sliding_window`` is set,
             all where ``use_sliding_window`` is, those that ``layer_types`` or
-            ``max_window_layers`` name, all but every ``full_interval``-th one, or those without
-            rotary embedding where ``use_sliding_window`` is set.
+            ``max_window_layers`` name (from there on, or every other one before it), all but every
+            ``full_interval``-th one, or those without rotary embedding where ``use_sliding_window``
+            is set.
         window: the window when config.json says nothing; None for none.
         full_interval: see ``windows``; when config.json says nothing.
         unrotated_interval: every such layer has no rotary embedding when config.json says nothing;
@@ -95,7 +97,9 @@ class Family:
     norms: LayerNorms = LayerNorms()
     norm_offset: bool = False
     scaled_embedding: bool = False
-    windows: Literal["none", "all", "used", "listed", "interval", "unrotated"] = "none"
+    windows: Literal[
+        "none", "all", "used", "listed", "listed_before", "interval", "unrotated"
+    ] = "none"
     window: int | None = None
     full_interval: int = 2
     unrotated_interval: int | None = None
@@ -185,6 +189,9 @@ FAMILIES = {
     ),
     "DeepseekV2ForCausalLM": Family(biases="configured", mlp_bias=True, latent=True),
     "DeepseekV3ForCausalLM": Family(biases="configured", latent=True),
+    "Qwen2MoeForCausalLM": Family(
+        biases="qkv", windows="listed_before", window=4096, experts="qwen_shared"
+    ),
 }
 
 MODEL_TYPES = {
@@ -204,5 +211,6 @@ MODEL_TYPES = {
     "glm4": "Glm4ForCausalLM",
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

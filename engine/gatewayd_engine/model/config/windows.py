@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewayd_engine.model.config.families import Family
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 
-_LISTED = ("listed", "interval", "unrotated")
+_LISTED = ("listed", "listed_before", "interval", "unrotated")
 """Families whose ``layer_types`` count."""
 
 
@@ -20,8 +20,12 @@ def read_windows(config: JsonFields, family: Family, rotated: tuple[bool, ...]) 
     Raises:
         SpecError: ``layer_types`` does not fit the layers.
     """
-    num_layers = len(rotated)
-    window = config.optional_size("sliding_window", family.window) or 0
+    num_layers, is_before = len(rotated), family.windows == "listed_before"
+    # transformers writes 0 for these families where they have no windows.
+    if is_before and config.raw("sliding_window") == 0:
+        window = 0
+    else:
+        window = config.optional_size("sliding_window", family.window) or 0
     is_used = config.flag("use_sliding_window", False)
     match family.windows:
         case "none":
@@ -30,15 +34,18 @@ def read_windows(config: JsonFields, family: Family, rotated: tuple[bool, ...]) 
             has_window = [True] * num_layers
         case "used":
             has_window = [is_used] * num_layers
-        case "listed":
+        case "listed" | "listed_before":
             first = (config.indices("max_window_layers") or (28,))[0]
-            has_window = [layer >= first for layer in range(num_layers)]
+            has_window = [
+                layer % 2 == 0 and layer < first if is_before else layer >= first
+                for layer in range(num_layers)
+            ]
         case "interval":
             interval = config.size("sliding_window_pattern", family.full_interval)
             has_window = [(layer + 1) % interval != 0 for layer in range(num_layers)]
         case "unrotated":
             has_window = [not has_rope for has_rope in rotated]
-    if family.windows in ("listed", "unrotated") and not is_used:
+    if family.windows in ("listed", "listed_before", "unrotated") and not is_used:
         # Without use_sliding_window, layers that ``layer_types`` lists have no window either.
         window = 0
     listed = config.texts("layer_types")

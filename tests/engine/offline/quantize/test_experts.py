@@ -42,7 +42,7 @@ torch.set_num_threads(1)
 
 Source = Callable[[str], Path]
 IDS = torch.randint(2, 320, (8, 96), generator=torch.Generator().manual_seed(4)).tolist()
-MODELS = ("mixtral", "qwen3_moe")
+MODELS = ("mixtral", "qwen3_moe", "qwen2_moe")
 SETTINGS: dict[str, dict[str, Any]] = {
     "awq": {"group_size": -1},
     "gptq": {"group_size": 16},
@@ -120,6 +120,10 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
     for layer in (i for i, has in enumerate(spec.moe.layers) if has):
         prefix = f"model.layers.{layer}.{inside}"
         routers.append(f"{prefix}.gate")
+        if spec.moe.shared is not None:
+            routers += [f"{prefix}.{spec.moe.shared.gate}"] if spec.moe.shared.gate else []
+            shared = f"{prefix}.{spec.moe.shared.name}"
+            assert all(f"{shared}.{part}.{suffix}" in tensors for part in parts)
         assert tensors[f"{prefix}.gate.weight"].dtype == torch.float32
         for number in range(spec.moe.num_experts):
             assert all(f"{prefix}.experts.{number}.{part}.{suffix}" in tensors for part in parts)

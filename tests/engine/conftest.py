@@ -51,6 +51,16 @@ MOE = {
     "moe_intermediate_size": 48,
     "num_hidden_layers": 4,
 }
+GROUPED_MOE = {
+    "n_routed_experts": 12,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 2,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+}
 
 LATENT = {
     "kv_lora_rank": 24,
@@ -119,6 +129,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2MoeConfig",
         {**MOE, "shared_expert_intermediate_size": 80, "mlp_only_layers": [1]},
     ),
+    "glm4_moe": ("Glm4MoeConfig", {**GROUPED_MOE, "head_dim": 24, "use_qk_norm": True}),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 
@@ -191,6 +202,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3_biases": (
         "DeepseekV3Config",
         {**LATENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 0.01},
+    ),
+    "glm4_moe_biases": (
+        "Glm4MoeConfig",
+        {
+            **GROUPED_MOE,
+            "head_dim": 16,
+            "attention_bias": True,
+            "first_k_dense_replace": 0,
+            "n_group": 1,
+            "topk_group": 1,
+            "norm_topk_prob": False,
+            "n_shared_experts": 1,
+        },
     ),
     "qwen2_moe_windows": (
         "Qwen2MoeConfig",

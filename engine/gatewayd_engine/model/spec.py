@@ -57,7 +57,8 @@ class ModelSpec:
     ``dtype`` is that of the stored weights, ``family`` holds what the architecture fixes,
     ``latent`` holds the sizes of latent attention, with which ``num_kv_heads`` is 1 and
     ``head_dim`` the size of a KV record, ``is_text_part`` says whether the checkpoint is multimodal
-    and other parts of it are not read, ``quantization`` is the checkpoint's description of its
+    and other parts of it are not read, ``draft_layers`` follow the others in the checkpoint to
+    predict further tokens and are not read, ``quantization`` is the checkpoint's description of its
     quantization.
     """
 
@@ -90,6 +91,7 @@ class ModelSpec:
     query_scale: QueryScale | None = None
     latent: LatentSpec | None = None
     is_text_part: bool = False
+    draft_layers: int = 0
     # Not hashed, as it holds a dict.
     quantization: Announcement | None = field(default=None, hash=False)
 
@@ -123,6 +125,8 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     config = text or whole
     architecture = _architecture(config)
     family = FAMILIES[architecture]
+    if family.qk_norm_flag:
+        family = replace(family, qk_norm="head" if config.flag("use_qk_norm", False) else None)
     _refuse_unsupported(config)
 
     hidden_size, num_heads = config.size("hidden_size"), config.size("num_attention_heads")
@@ -196,6 +200,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         query_scale=read_query_scale(config, family),
         latent=latent,
         is_text_part=text is not None,
+        draft_layers=config.count("num_nextn_predict_layers", 0),
         quantization=_quantization(folder, config),
     )
 

@@ -50,7 +50,7 @@ def test_one_file_and_many_shards_load_alike(
     assert torch.equal(ours, our_logits(loaded(checkpoint("llama")), IDS))
 
 
-@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen2_moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe"])
 def test_stacked_experts_load_like_single_ones(
     name: str, make_checkpoint: Make, tmp_path: Path, our_logits: Ours
 ) -> None:
@@ -236,4 +236,25 @@ def test_a_wrong_index_is_named(text: str, make_checkpoint: Make, tmp_path: Path
     make_checkpoint(tmp_path, "llama")
     (tmp_path / INDEX).write_text(text)
     with pytest.raises(LoadError, match=INDEX):
+        loaded(tmp_path)
+
+
+def test_layers_that_predict_further_tokens_are_not_read(
+    make_checkpoint: Make, tmp_path: Path, our_logits: Ours
+) -> None:
+    tensors = single(make_checkpoint, tmp_path, "glm4_moe")
+    logits = our_logits(loaded(tmp_path), IDS)
+    more = {"model.layers.3.eh_proj.weight": torch.ones(64, 128)}
+    more["model.layers.3.mlp.gate.weight"] = torch.ones(12, 64)
+    save(tmp_path, tensors | more)
+    assert torch.equal(our_logits(loaded(tmp_path), IDS), logits)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["num_nextn_predict_layers"] == 1
+    save(tmp_path, tensors | {"model.layers.4.eh_proj.weight": torch.ones(64, 128)})
+    with pytest.raises(LoadError, match=r"unexpected tensors: model\.layers\.4\.eh_proj\.weight"):
+        loaded(tmp_path)
+    config["num_nextn_predict_layers"] = 0
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save(tmp_path, tensors | more)
+    with pytest.raises(LoadError, match=r"unexpected tensors: model\.layers\.3\.eh_proj\.weight"):
         loaded(tmp_path)

@@ -87,6 +87,7 @@ class Family:
         rope_theta: when config.json says nothing.
         activation: when config.json says nothing.
         tied: whether embeddings and head share a weight when config.json says nothing.
+        qk_norm_flag: whether ``use_qk_norm`` of config.json says if each head is normalised.
 
     "When config.json says nothing" marks default values.
     """
@@ -97,9 +98,9 @@ class Family:
     norms: LayerNorms = LayerNorms()
     norm_offset: bool = False
     scaled_embedding: bool = False
-    windows: Literal[
-        "none", "all", "used", "listed", "listed_before", "interval", "unrotated"
-    ] = "none"
+    windows: Literal["none", "all", "used", "listed", "listed_before", "interval", "unrotated"] = (
+        "none"
+    )
     window: int | None = None
     full_interval: int = 2
     unrotated_interval: int | None = None
@@ -116,6 +117,7 @@ class Family:
     rope_theta: float = 10_000.0
     activation: str = "silu"
     tied: bool = False
+    qk_norm_flag: bool = False
 
 
 FAMILIES = {
@@ -192,6 +194,9 @@ FAMILIES = {
     "Qwen2MoeForCausalLM": Family(
         biases="qkv", windows="listed_before", window=4096, experts="qwen_shared"
     ),
+    "Glm4MoeForCausalLM": Family(
+        biases="qkv_configured", qk_norm_flag=True, rotated=0.5, experts="deepseek_v3"
+    ),
 }
 
 MODEL_TYPES = {
@@ -212,5 +217,6 @@ MODEL_TYPES = {
     "deepseek_v2": "DeepseekV2ForCausalLM",
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
+    "glm4_moe": "Glm4MoeForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

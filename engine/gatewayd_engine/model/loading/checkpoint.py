@@ -143,7 +143,10 @@ class Checkpoint:
         Raises:
             LoadError: some differ; the message lists them.
         """
-        stored = self._source.stored
+        stored, spec = self._source.stored, self.spec
+        drafts = range(spec.num_layers, spec.num_layers + spec.draft_layers)
+        # Layers that would predict further tokens.
+        unread = tuple(f"model.layers.{index}." for index in drafts)
         # All problems are collected, as one cause often changes many tensors.
         missing, wrong, known = [], [], {*scale_names(self.spec)}
         for name, shape in self.shapes.items():
@@ -158,7 +161,8 @@ class Checkpoint:
             for name in sorted(stored.keys() - known)
             # Some old releases store RoPE frequencies, or a copy of a tied embedding as the head.
             if not name.endswith("rotary_emb.inv_freq")
-            and not (name.startswith("lm_head.") and self.spec.tie_word_embeddings)
+            and not (name.startswith("lm_head.") and spec.tie_word_embeddings)
+            and not name.startswith(unread)
         ]
         if self._scheme is None:
             self._refuse_unannounced(unexpected)

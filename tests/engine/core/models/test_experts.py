@@ -30,7 +30,7 @@ PROMPTS = [prompt for prompt in mixed_prompts(7, 320, 130, 2) if len(prompt) > 5
 NEW_TOKENS = 10
 HEADS = ("lm_head",)
 ROUTERS = (".gate", ".shared_expert_gate")
-MODELS = ("mixtral", "qwen3_moe", "qwen2_moe")
+MODELS = ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe")
 
 
 def int8_inputs(linear: Linear) -> Linear:
@@ -98,7 +98,8 @@ def rounding(scheme: Scheme, config: dict[str, Any]) -> Iterator[None]:
     linear, functional = torch.nn.functional.linear, torch.nn.functional
     rounded = linear if scheme.inputs is None else scheme.inputs(linear)
     # Routers, and the gate of a shared expert.
-    left = {config.get("num_local_experts", config.get("num_experts")), 1}
+    left = {config.get(key) for key in ("num_local_experts", "num_experts", "n_routed_experts")}
+    left.add(1)
     left |= set() if scheme.has_head else {config["vocab_size"]}
 
     def chosen(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:

@@ -63,6 +63,17 @@ MIXTRAL = {
     "num_local_experts": 5,
     "num_experts_per_tok": 2,
 }
+GLM4_MOE = {
+    **DENSE,
+    "architectures": ["Glm4MoeForCausalLM"],
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+}
 
 
 class Shapes:

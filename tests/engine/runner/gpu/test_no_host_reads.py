@@ -43,6 +43,7 @@ CONFIGS = {
     "qwen3": meta_device.QWEN3,
     "gemma2": meta_device.GEMMA2,
     "mixtral": meta_device.MIXTRAL,
+    "glm4_moe": meta_device.GLM4_MOE,
 }
 
 
@@ -111,7 +112,8 @@ def test_steps_of_all_kinds_are_captured_unread(
     assert capture_steps(runner, capture, [1, 2, LINES]) == [len(TOKENS), 2 * (3 + 2 * shares)]
     wanted = {"_gather", "_rope_append", "_choose", "_add_rms_norm"}
     wanted |= {"_norm_heads"} if name == "qwen3" else set()
-    wanted |= {"_expert_mm"} if name == "mixtral" else {"_gated"}
+    wanted |= {"_expert_mm"} if name in ("mixtral", "glm4_moe") else set()
+    wanted |= {"_gated"} if name != "mixtral" else set()
     wanted |= {"_decode_attention"} if attention == "own" or shares else set()
     assert wanted <= capture.launched.keys()
 

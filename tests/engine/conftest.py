@@ -61,6 +61,14 @@ GROUPED_MOE = {
     "routed_scaling_factor": 1.5,
     "first_k_dense_replace": 1,
 }
+GPT_OSS = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "head_dim": 24,
+    "num_hidden_layers": 4,
+    "rope_parameters": {**YARN_ROPE, "truncate": False},
+    "swiglu_limit": 1.5,
+}
 
 LATENT = {
     "kv_lora_rank": 24,
@@ -130,6 +138,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         {**MOE, "shared_expert_intermediate_size": 80, "mlp_only_layers": [1]},
     ),
     "glm4_moe": ("Glm4MoeConfig", {**GROUPED_MOE, "head_dim": 24, "use_qk_norm": True}),
+    "gpt_oss": ("GptOssConfig", {**GPT_OSS, "sliding_window": 20}),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 
@@ -214,6 +223,16 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "topk_group": 1,
             "norm_topk_prob": False,
             "n_shared_experts": 1,
+        },
+    ),
+    "gpt_oss_unbiased": (
+        "GptOssConfig",
+        {
+            **GPT_OSS,
+            "attention_bias": False,
+            "layer_types": ["full_attention", *["sliding_attention"] * 2, "full_attention"],
+            "sliding_window": 9,
+            "swiglu_alpha": 1.2,
         },
     ),
     "qwen2_moe_windows": (

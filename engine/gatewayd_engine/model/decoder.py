@@ -171,10 +171,8 @@ class Decoder:
             as CUDA graphs require.
         layers, norm, head: the parts, for fused steps.
         rotaries: rotary embedding of each layer, the same object where settings are equal.
-        sinks: none.
+        sinks: see ``ServableModel``.
     """
-
-    sinks: Sequence[torch.Tensor] | None = None
 
     def __init__(
         self,
@@ -189,6 +187,7 @@ class Decoder:
         *,
         rounds_inputs: bool = False,
         is_capturable: bool = True,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.spec = spec
         self.dtype = embedding.dtype
@@ -197,6 +196,7 @@ class Decoder:
         self.weight_bytes = weight_bytes
         self.rounds_inputs = rounds_inputs
         self.is_capturable = is_capturable
+        self.sinks = sinks
         self._embedding = embedding
         self.rotaries = rotaries
         self._rotaries = list(dict.fromkeys(rotaries))

@@ -272,6 +272,8 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
     blocks = [_block(*each) for each in of_layers]
     if not (isinstance(head, PanelLinear) and isinstance(final, RMSNorm)):
         return None
+    if decoder.sinks is not None:
+        return None
     shape = StepShape(
         num_layers=spec.num_layers,
         hidden=spec.hidden_size,

@@ -217,6 +217,31 @@ class Gated(BatchInvariantMode):
         return (gated[0] if len(gated) == 1 else torch.cat(gated)).mul_(up)
 
 
+class ClampedGated(BatchInvariantMode):
+    """Gated activation ``(up + 1) * gate * sigmoid(sharpness * gate)`` of clamped values.
+
+    Args:
+        limit: largest gate, and largest magnitude of ``up``.
+        sharpness: see above.
+    """
+
+    __slots__ = ("_limit", "_sharpness")
+
+    def __init__(self, limit: float, sharpness: float) -> None:
+        super().__init__()
+        self._limit = limit
+        self._sharpness = sharpness
+
+    def __call__(self, joined: torch.Tensor) -> torch.Tensor:
+        """Map gate and up projections, ``[n, 2 * size]``, to a new ``[n, size]``."""
+        gate, up = joined.chunk(2, -1)
+        gate = gate.clamp(max=self._limit)
+        scaled = gate * self._sharpness
+        # In float64 as in ``router``, whose sigmoids have to be batch-invariant, too.
+        weight = scaled.double().sigmoid_().to(gate.dtype) if self.is_steady else scaled.sigmoid_()
+        return (up.clamp(-self._limit, self._limit) + 1).mul_(gate.mul_(weight))
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FeedForward:
     """Gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up fused.

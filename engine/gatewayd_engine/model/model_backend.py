@@ -77,6 +77,7 @@ def _native(config: EngineConfig) -> ModelSpec:
             f"{spec.architecture} is not supported on device {config.device}: native has latent"
             f" attention on a CPU only, model backend {FALLBACK} on a GPU as well"
         )
+    _check_sinks(config, spec.architecture, has_sinks=spec.family.has_sinks)
     return spec
 
 
@@ -101,13 +102,26 @@ def _opened(
     except BaseException:
         watched.close()
         raise
-    if spec.facts.has_sinks and (config.device != "cpu" or config.kv_compression is not None):
+    try:
+        _check_sinks(config, spec.architecture, has_sinks=spec.facts.has_sinks)
+    except EngineConfigError:
         watched.close()
+        raise
+    return PluginBackend(choice, watched, spec)
+
+
+def _check_sinks(config: EngineConfig, architecture: str, *, has_sinks: bool) -> None:
+    """Refuse attention sinks where no attention computes them.
+
+    Raises:
+        EngineConfigError: the model has sinks, and the configuration has another device, or a
+            compression.
+    """
+    if has_sinks and (config.device != "cpu" or config.kv_compression is not None):
         raise EngineConfigError(
-            f"{spec.architecture} has attention sinks, which are served on a CPU and without"
+            f"{architecture} has attention sinks, which are served on a CPU and without"
             " [kv_compression] only"
         )
-    return PluginBackend(choice, watched, spec)
 
 
 def _refuse_unread(config: EngineConfig, who: str) -> None:

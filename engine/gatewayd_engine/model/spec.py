@@ -169,7 +169,8 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     if family.softcaps is not None:
         score_cap = config.optional_number("attn_logit_softcapping", score_cap)
         logit_cap = config.optional_number("final_logit_softcapping", logit_cap)
-    has_bias = family.biases.endswith("configured") and config.flag("attention_bias", False)
+    is_configured = family.biases in ("configured", "qkv_configured", "all")
+    has_bias = is_configured and config.flag("attention_bias", family.biases == "all")
     return ModelSpec(
         architecture=architecture,
         family=family,
@@ -191,7 +192,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         logit_softcap=logit_cap,
         embedding_scale=hidden_size**0.5 if family.scaled_embedding else None,
         qkv_bias=has_bias or (family.biases == "qkv" and config.flag("qkv_bias", True)),
-        output_bias=has_bias and family.biases == "configured",
+        output_bias=has_bias and family.biases != "qkv_configured",
         mlp_bias=family.mlp_bias and config.flag("mlp_bias", False),
         tie_word_embeddings=config.flag("tie_word_embeddings", family.tied),
         eos_token_ids=_eos_token_ids(folder, config),

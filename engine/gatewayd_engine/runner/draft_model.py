@@ -41,7 +41,9 @@ class RowModel:
         self._rows.block_table[:] = np.arange(max_running * pages).reshape(max_running, pages)
         shape = decoder.spec.attention
         pool = KvPool(shape, max_running * pages, PAGE_SIZE, decoder.dtype, str(decoder.device))
-        self._attention = ReferenceAttention(shape, pool, max_running, pool.data.nbytes)
+        self._attention = ReferenceAttention(
+            shape, pool, max_running, pool.data.nbytes, sinks=decoder.sinks
+        )
 
     @torch.inference_mode()
     def extend(

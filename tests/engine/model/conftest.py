@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.decoder import Decoder
 
 
-def causal_attend(shape: AttentionShape) -> Attend:
+def causal_attend(shape: AttentionShape, sinks: Sequence[torch.Tensor] | None = None) -> Attend:
     """Dense attention over one prompt that starts at position 0."""
 
     def attend(layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,11 @@ def causal_attend(shape: AttentionShape) -> Attend:
         is_seen = distance >= 0
         if shape.windows[layer]:
             is_seen &= distance < shape.windows[layer]
-        weights = scores.masked_fill(~is_seen, float("-inf")).softmax(-1)
+        scores = scores.masked_fill(~is_seen, float("-inf"))
+        if sinks is not None:
+            sink = sinks[layer].to(scores.dtype).view(-1, 1, 1).expand(-1, num_tokens, 1)
+            scores = torch.cat((scores, sink), -1)
+        weights = scores.softmax(-1)[..., :num_tokens]
         return torch.einsum("hqk,khd->qhd", weights, value).reshape(num_tokens, -1)
 
     return attend
@@ -40,7 +44,7 @@ def our_logits() -> Callable[[Decoder, torch.Tensor], torch.Tensor]:
 
     def run(decoder: Decoder, ids: torch.Tensor) -> torch.Tensor:
         with torch.inference_mode():
-            attend = causal_attend(decoder.spec.attention)
+            attend = causal_attend(decoder.spec.attention, decoder.sinks)
             return decoder.logits(decoder.hidden(ids, torch.arange(len(ids)), attend))
 
     return run

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterator
 
 from gatewayd_engine.model.assembly.linears import LinearBuilder
-from gatewayd_engine.model.config.moe import MoeSpec, SharedExpert
+from gatewayd_engine.model.config.moe import ClampedGate, MoeSpec, SharedExpert
 from gatewayd_engine.model.decoder import Mlp
-from gatewayd_engine.model.layers import FeedForward
+from gatewayd_engine.model.layers import ClampedGated, FeedForward
 from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
 from gatewayd_engine.model.loading.layout import (
     CORRECTION,
@@ -78,7 +78,11 @@ class MlpBuilder:
         moe = self._spec.moe
         if moe is None:
             raise ValueError(f"layer {index} has no experts")
-        name, routing, correction = router_name(self._expert_prefix(index)), moe.routing, None
+        name, routing, correction = (
+            router_name(self._spec, self._expert_prefix(index)),
+            moe.routing,
+            None,
+        )
         linear = self._linears.small(name, in_float32=routing.in_float32)
         if routing.has_correction:
             correction = self._linears.weights.float32(f"{name}.{CORRECTION}")
@@ -88,7 +92,8 @@ class MlpBuilder:
     def expert(self, index: int, number: int) -> FeedForward:
         """Build one of the experts of a layer."""
         prefix = f"{self._expert_prefix(index)}.experts.{number}"
-        return self._feed_forward(prefix, expert_parts(self._spec))
+        gate = None if self._spec.moe is None else self._spec.moe.gate
+        return self._feed_forward(prefix, expert_parts(self._spec), gate)
 
     def shared_expert(self, index: int, shared: SharedExpert) -> FeedForward:
         """Build the shared expert of a layer."""
@@ -104,6 +109,9 @@ class MlpBuilder:
         """Build a layer's experts as grouped matrix products; None if ``parts`` cannot."""
         parts, experts = self._parts.experts, moe.num_experts
         if parts is None:
+            return None
+        if moe.has_bias or moe.gate is not None:
+            self._warn_ungrouped(index, "with biases, or a clamped activation")
             return None
         hidden, inner = self._spec.hidden_size, moe.intermediate_size
         sizes = ((2 * inner, hidden), (hidden, inner))
@@ -147,10 +155,13 @@ class MlpBuilder:
     def _expert_prefix(self, index: int) -> str:
         return expert_prefix(self._spec, f"model.layers.{index}", self._linears.weights)
 
-    def _feed_forward(self, prefix: str, names: tuple[str, str, str]) -> FeedForward:
+    def _feed_forward(
+        self, prefix: str, names: tuple[str, str, str], clamped: ClampedGate | None = None
+    ) -> FeedForward:
         gate, up, down = names
         joined = self._linears.matrix_names(prefix, "gate_up_proj", (gate, up))
-        act = self._spec.activation
+        # No product applies a clamped activation.
+        act = None if clamped is not None else self._spec.activation
         gate_up = self._linears.packed(
             f"{prefix}.gate_up_proj",
             self._linears.read_joined(joined),
@@ -158,6 +169,9 @@ class MlpBuilder:
             activation=act,
         )
         back = self._linears.linear(f"{prefix}.{down}")
-        gated = self._parts.gate(act, back, gate_up)
+        if clamped is not None:
+            gated: Gate = ClampedGated(clamped.limit, clamped.sharpness)
+        else:
+            gated = self._parts.gate(self._spec.activation, back, gate_up)
         self.gates.append(gated)
         return FeedForward(gate_up, back, gated)

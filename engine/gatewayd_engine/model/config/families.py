@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Experts = Literal["mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3"]
+Experts = Literal["mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3", "gpt_oss"]
 """Schemes of routing and of the names of experts; see ``config.moe``."""
 
 
@@ -51,7 +51,7 @@ class Family:
     Attributes:
         biases: which attention projections have one: all or none as ``attention_bias`` says,
             query, key and value only unless ``qkv_bias`` is false, these as ``attention_bias``
-            says, or none.
+            says, all unless it is false, or none.
         mlp_bias: whether config.json may ask for biases in the feed-forward part.
         qk_norm: what is normalised before rotary: each head of queries and keys, all queries and
             all keys of a token together, each head without a weight in the layers that have a
@@ -88,11 +88,12 @@ class Family:
         activation: when config.json says nothing.
         tied: whether embeddings and head share a weight when config.json says nothing.
         qk_norm_flag: whether ``use_qk_norm`` of config.json says if each head is normalised.
+        has_sinks: whether each head has an attention sink, a score that no value follows.
 
     "When config.json says nothing" marks default values.
     """
 
-    biases: Literal["configured", "qkv", "qkv_configured", "none"] = "none"
+    biases: Literal["configured", "qkv", "qkv_configured", "all", "none"] = "none"
     mlp_bias: bool = False
     qk_norm: Literal["head", "projection", "unit"] | None = None
     norms: LayerNorms = LayerNorms()
@@ -118,6 +119,7 @@ class Family:
     activation: str = "silu"
     tied: bool = False
     qk_norm_flag: bool = False
+    has_sinks: bool = False
 
 
 FAMILIES = {
@@ -197,6 +199,15 @@ FAMILIES = {
     "Glm4MoeForCausalLM": Family(
         biases="qkv_configured", qk_norm_flag=True, rotated=0.5, experts="deepseek_v3"
     ),
+    "GptOssForCausalLM": Family(
+        biases="all",
+        windows="interval",
+        window=128,
+        experts="gpt_oss",
+        head_dim=64,
+        rope_theta=150_000.0,
+        has_sinks=True,
+    ),
 }
 
 MODEL_TYPES = {
@@ -218,5 +229,6 @@ MODEL_TYPES = {
     "deepseek_v3": "DeepseekV3ForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
+    "gpt_oss": "GptOssForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

@@ -65,6 +65,19 @@ class SharedExpert:
 
 
 @dataclass(frozen=True, slots=True)
+class ClampedGate:
+    """Numbers of the gated activation ``(up + 1) * gate * sigmoid(sharpness * gate)``.
+
+    Attributes:
+        limit: largest gate, and largest magnitude of ``up``; values beyond it are clamped.
+        sharpness: factor of the gate within the sigmoid.
+    """
+
+    limit: float
+    sharpness: float
+
+
+@dataclass(frozen=True, slots=True)
 class MoeSpec:
     """Mixture-of-experts settings of a model.
 
@@ -74,6 +87,8 @@ class MoeSpec:
         layers: per layer, whether it has experts rather than one feed-forward part.
         routing: choice of each token's experts.
         shared: the shared experts; None for none.
+        has_bias: whether routers and experts have biases.
+        gate: activation of the experts; None for that of dense layers.
     """
 
     num_experts: int
@@ -81,6 +96,8 @@ class MoeSpec:
     layers: tuple[bool, ...]
     routing: Routing
     shared: SharedExpert | None = None
+    has_bias: bool = False
+    gate: ClampedGate | None = None
 
     @property
     def top_k(self) -> int:
@@ -103,6 +120,8 @@ def read_moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | N
             moe = _qwen(config, num_layers, is_shared=family.experts == "qwen_shared")
         case "deepseek_v2" | "deepseek_v3":
             moe = _deepseek(config, num_layers, family.experts == "deepseek_v2")
+        case "gpt_oss":
+            moe = _gpt_oss(config, num_layers)
     _check(config, moe, num_layers)
     return moe
 
@@ -174,6 +193,17 @@ def _deepseek(config: JsonFields, num_layers: int, is_second: bool) -> MoeSpec:
         tuple(layer >= first for layer in range(num_layers)),
         routing,
         None if num_shared is None else SharedExpert("shared_experts", num_shared * size),
+    )
+
+
+def _gpt_oss(config: JsonFields, num_layers: int) -> MoeSpec:
+    return MoeSpec(
+        _num_experts(config, "num_experts", 128),
+        config.size("intermediate_size"),
+        (True,) * num_layers,
+        Routing(config.size("num_experts_per_tok", 4)),
+        has_bias=True,
+        gate=ClampedGate(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)),
     )
 
 

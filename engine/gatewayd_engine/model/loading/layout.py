@@ -62,9 +62,14 @@ def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
     return f"{layer}.mlp"
 
 
-def router_name(prefix: str) -> str:
+def sinks_name(prefix: str) -> str:
+    """Return the name of the attention sinks of a layer, from the prefix of its attention."""
+    return f"{prefix}.sinks"
+
+
+def router_name(spec: ModelSpec, prefix: str) -> str:
     """Return the name of the router of a layer, from the prefix of its experts."""
-    return f"{prefix}.gate"
+    return f"{prefix}.{'router' if spec.family.experts == 'gpt_oss' else 'gate'}"
 
 
 def expert_parts(spec: ModelSpec) -> tuple[str, str, str]:
@@ -82,6 +87,8 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
         is_head = spec.family.qk_norm == "head"
         shapes[f"{prefix}.q_norm.weight"] = (spec.head_dim if is_head else queries,)
         shapes[f"{prefix}.k_norm.weight"] = (spec.head_dim if is_head else keys,)
+    if spec.family.has_sinks:
+        shapes[sinks_name(prefix)] = (spec.num_heads,)
     return shapes
 
 
@@ -109,8 +116,8 @@ def _feed_forward(spec: ModelSpec, prefix: str, inner: int, present: Container[s
 
 
 def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str, present: Container[str]) -> Shapes:
-    hidden, inner, router = spec.hidden_size, moe.intermediate_size, router_name(prefix)
-    shapes = _linear(router, moe.num_experts, hidden, False)
+    hidden, inner, router = spec.hidden_size, moe.intermediate_size, router_name(spec, prefix)
+    shapes = _linear(router, moe.num_experts, hidden, moe.has_bias)
     if moe.routing.has_correction:
         shapes[f"{router}.{CORRECTION}"] = (moe.num_experts,)
     if (shared := moe.shared) is not None:
@@ -121,8 +128,8 @@ def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str, present: Container[str]
     gate, up, down = expert_parts(spec)
     for number in range(moe.num_experts):
         for name in (gate, up):
-            shapes |= _linear(f"{prefix}.experts.{number}.{name}", inner, hidden, False)
-        shapes |= _linear(f"{prefix}.experts.{number}.{down}", hidden, inner, False)
+            shapes |= _linear(f"{prefix}.experts.{number}.{name}", inner, hidden, moe.has_bias)
+        shapes |= _linear(f"{prefix}.experts.{number}.{down}", hidden, inner, moe.has_bias)
     return shapes
 
 

@@ -1,4 +1,8 @@
-"""Splitting of stacked experts, as transformers 5 stores them, into single matrices."""
+"""Splitting of stacked experts into single matrices.
+
+transformers 5 stacks all experts of a layer. So does gpt-oss, whose matrices are stored transposed,
+and whose rows of gate and up projections alternate.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
+_BIAS = "_bias"
 
 
 def split_experts(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
@@ -23,17 +28,25 @@ def split_experts(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
     Raises:
         LoadError: the shape of a stacked tensor does not match the spec.
     """
-    if spec.moe is None or not any(name.endswith(_GATE_UP) for name in source.stored):
+    if spec.moe is None or not any(_GATE_UP in name for name in source.stored):
         return source
     return _SplitExpertsSource(source, spec, spec.moe)
 
 
 class _Location(NamedTuple):
-    """Location of an expert's matrix: stacked tensor, expert index and rows."""
+    """Location of an expert's tensor.
+
+    Attributes:
+        name: of the stacked tensor.
+        number: of the expert.
+        rows: those of the expert's part of it, perhaps every other one.
+        is_transposed: whether they are the columns of what is stored.
+    """
 
     name: str
     number: int
     rows: slice
+    is_transposed: bool
 
 
 class _SplitExpertsSource:
@@ -43,12 +56,13 @@ class _SplitExpertsSource:
         self._source = source
         self._spec = spec
         self._moe = moe
+        self._is_interleaved = spec.family.experts == "gpt_oss"
         self._locations: dict[str, _Location] = {}
         self.stored: dict[str, Stored] = {}
         # Names of the other tensors in the files, by the names under which they are shown.
         self._names: dict[str, str] = {}
         for name, stored in source.stored.items():
-            if name.endswith((_GATE_UP, _DOWN)):
+            if name.removesuffix(_BIAS).endswith((_GATE_UP, _DOWN)):
                 self._split(name, stored)
             else:
                 shown = self._release_name(name)
@@ -65,7 +79,12 @@ class _SplitExpertsSource:
         location = self._locations.get(name)
         if location is None:
             return self._source.read(self._names[name])
-        return self._source.part(*location)
+        name, number, rows, is_transposed = location
+        if not is_transposed and rows.step is None:
+            return self._source.part(name, number, rows)
+        # Slices of files have no steps, and rows of a transposed matrix are no slices.
+        whole = self._source.part(name, number, slice(None))
+        return (whole.t() if is_transposed else whole)[rows]
 
     def close(self) -> None:
         """See ``TensorSource``."""
@@ -83,8 +102,11 @@ class _SplitExpertsSource:
             LoadError: its shape does not match the spec.
         """
         hidden, inner = self._spec.hidden_size, self._moe.intermediate_size
-        rows, columns = (2 * inner, hidden) if name.endswith(_GATE_UP) else (hidden, inner)
-        shape = (self._moe.num_experts, rows, columns)
+        is_bias = name.endswith(_BIAS)
+        rows, columns = (2 * inner, hidden) if _GATE_UP in name else (hidden, inner)
+        is_transposed = self._is_interleaved and not is_bias
+        matrix = (columns, rows) if is_transposed else (rows, columns)
+        shape = (self._moe.num_experts, *((rows,) if is_bias else matrix))
         if stored.shape != shape:
             raise LoadError(
                 f"{self._source.where(name)}: {name} is {list(stored.shape)}, not {list(shape)}"
@@ -93,18 +115,21 @@ class _SplitExpertsSource:
         experts = f"{expert_prefix(self._spec, layer, ())}.experts"
         for number in range(self._moe.num_experts):
             for part, some in self._parts(name):
-                shown = f"{experts}.{number}.{part}.weight"
-                self._locations[shown] = _Location(name, number, some)
+                shown = f"{experts}.{number}.{part}.{'bias' if is_bias else 'weight'}"
+                self._locations[shown] = _Location(name, number, some, is_transposed)
                 # Rows of the slice, which may be open.
                 size = len(range(*some.indices(rows)))
-                self.stored[shown] = Stored(stored.dtype, (size, columns))
+                self.stored[shown] = Stored(stored.dtype, (size,) if is_bias else (size, columns))
 
     def _parts(self, name: str) -> Iterator[tuple[str, slice]]:
         """Yield the names and rows of an expert's matrices in a stacked tensor."""
         gate, up, down = expert_parts(self._spec)
-        if name.endswith(_DOWN):
-            yield down, slice(None)
-            return
         inner = self._moe.intermediate_size
-        yield gate, slice(0, inner)
-        yield up, slice(inner, 2 * inner)
+        if _DOWN in name:
+            yield down, slice(None)
+        elif self._is_interleaved:
+            yield gate, slice(0, None, 2)
+            yield up, slice(1, None, 2)
+        else:
+            yield gate, slice(0, inner)
+            yield up, slice(inner, 2 * inner)

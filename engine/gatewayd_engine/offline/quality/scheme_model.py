@@ -95,12 +95,15 @@ class SchemeModel:
             pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
             copy_bytes = pool.decoded_bytes * len(pool.data)
             compressed = _open_compression(config, host, spec, pool, prompt, opened)
-            shape, is_steady = spec.attention, self._decoder.rounds_inputs
-            self._attention = ReferenceAttention(shape, pool, 1, copy_bytes, is_steady=is_steady)
+            shape, sinks = spec.attention, self._decoder.sinks
+            is_steady = self._decoder.rounds_inputs
+            self._attention = ReferenceAttention(
+                shape, pool, 1, copy_bytes, is_steady=is_steady, sinks=sinks
+            )
             if compressed is not None and compressed.selecting is not None:
                 selection = Selection(shape, compressed, compressed.row)
                 self._attention = SelectiveAttention(
-                    shape, pool, 1, copy_bytes, selection, is_steady=is_steady
+                    shape, pool, 1, copy_bytes, selection, is_steady=is_steady, sinks=sinks
                 )
             # Until here an exception closes the strategies, from here on ``close`` does.
             self._opened = opened.pop_all()

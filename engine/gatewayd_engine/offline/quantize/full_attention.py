@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch.nn import functional
 
@@ -13,10 +15,12 @@ class FullSequenceAttention:
 
     Args:
         shape: of the model's attention.
+        sinks: see ``ServableModel``.
     """
 
-    def __init__(self, shape: AttentionShape) -> None:
+    def __init__(self, shape: AttentionShape, sinks: Sequence[torch.Tensor] | None = None) -> None:
         self._shape = shape
+        self._sinks = sinks
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``; the tokens are those of the whole sequence."""
@@ -25,7 +29,7 @@ class FullSequenceAttention:
         parts = key_value.transpose(0, 1).chunk(shape.num_parts)
         key, value = parts[0], parts[-1]
         seen = _seen(len(query), shape.windows[layer])
-        if shape.softcap is None:
+        if shape.softcap is None and self._sinks is None:
             attended = functional.scaled_dot_product_attention(
                 query.transpose(0, 1)[None],
                 key[None],
@@ -38,8 +42,14 @@ class FullSequenceAttention:
             group = shape.num_heads // shape.num_kv_heads
             key, value = (heads.repeat_interleave(group, 0) for heads in (key, value))
             scores = query.transpose(0, 1) @ key.transpose(1, 2) * shape.scale
-            scores = shape.softcap * (scores / shape.softcap).tanh()
-            attended = scores.masked_fill_(~seen, float("-inf")).softmax(-1) @ value
+            if shape.softcap is not None:
+                scores = shape.softcap * (scores / shape.softcap).tanh()
+            scores = scores.masked_fill_(~seen, float("-inf"))
+            if self._sinks is not None:
+                # One score more for each row, whose weight goes to no value.
+                sink = self._sinks[layer].view(-1, 1, 1).expand(-1, len(query), 1)
+                scores = torch.cat((scores, sink), -1)
+            attended = scores.softmax(-1)[..., : len(query)] @ value
         return attended.transpose(0, 1).flatten(1)
 
 

@@ -16,7 +16,7 @@ from gatewayd_hooks.quantization import Matrix
 
 SHARED = -1
 """Index of a layer's shared expert."""
-_WEIGHING = (".gate", ".shared_expert_gate")
+_WEIGHING = (".gate", ".router", ".shared_expert_gate")
 
 
 class InputSource(NamedTuple):

@@ -127,7 +127,16 @@ def test_keys_and_values_are_the_same_bit_for_bit(
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize(
-    "name", ["gemma2", "qwen3_moe", "mixtral_window", "llama_exact_gelu", "qwen2_moe", "glm4_moe"]
+    "name",
+    [
+        "gemma2",
+        "qwen3_moe",
+        "mixtral_window",
+        "llama_exact_gelu",
+        "qwen2_moe",
+        "glm4_moe",
+        "gpt_oss",
+    ],
 )
 def test_so_they_are_in_other_architectures(
     make_engine: Make, checkpoint: Callable[[str], Path], name: str, threads: int

@@ -92,6 +92,11 @@ def meant(choice: StrategyChoice, name: str, weight: torch.Tensor) -> torch.Tens
     return (numbers if made.offsets is None else numbers + made.offsets.unsqueeze(-1)).flatten(1)
 
 
+def meant_of_experts(choice: StrategyChoice, name: str, weights: torch.Tensor) -> torch.Tensor:
+    """The numbers that a quantizer makes of transposed matrices, one of each expert."""
+    return torch.stack([meant(choice, name, each.t().contiguous()).t() for each in weights])
+
+
 @contextmanager
 def rounding(scheme: Scheme, config: dict[str, Any]) -> Iterator[None]:
     """Let transformers round what the products of a scheme round."""
@@ -155,6 +160,33 @@ def test_what_is_rounded_while_loading_answers_as_its_numbers_do(
     with rounding(scheme, config):
         wanted = theirs(tmp_path)
     assert answers(source, scheme.choice) == wanted
+
+
+@pytest.mark.parametrize("source", ["gpt_oss"], indirect=True)
+@pytest.mark.parametrize("name", ["int4", "fp8 in bytes", "sparse24"])
+def test_experts_in_one_tensor_answer_as_their_numbers_do(
+    name: str, source: Path, tmp_path: Path
+) -> None:
+    scheme = SCHEMES[name]
+    kept = () if scheme.has_head else HEADS
+
+    def rounded(full: str, weight: torch.Tensor) -> torch.Tensor:
+        if weight.dim() == 3:
+            return meant_of_experts(scheme.choice, full, weight)
+        left = (
+            ".router.weight",
+            "embed_tokens.weight",
+            "_bias",
+            *(f"{one}.weight" for one in kept),
+        )
+        is_left = weight.dim() != 2 or full.endswith(left)
+        return weight if is_left else meant(scheme.choice, full, weight)
+
+    tensors = load_file(source / "model.safetensors")
+    numbers = {full: rounded(full, weight).contiguous() for full, weight in tensors.items()}
+    shutil.copy(source / "config.json", tmp_path)
+    save_file(numbers, tmp_path / "model.safetensors", {"format": "pt"})
+    assert answers(source, scheme.choice) == theirs(tmp_path)
 
 
 @pytest.mark.parametrize("source", MODELS[:2], indirect=True)

@@ -44,8 +44,9 @@ def test_chunks_cached_prefixes_and_preemption_change_no_token(
     assert outcome_of(tiny(family), family).is_equal
 
 
-def test_a_family_of_the_engine_answers_the_same_through_a_plugin(tiny: Any) -> None:
-    folder = tiny("llama")
+@pytest.mark.parametrize("family", ["llama", "gpt_oss"])
+def test_a_family_of_the_engine_answers_the_same_through_a_plugin(tiny: Any, family: str) -> None:
+    folder = tiny(family)
     native = family_answers(folder, StrategyChoice("native"))
     assert native.tokens == family_answers(folder, TRANSFORMERS).tokens
     assert native.backend == "native"
@@ -119,8 +120,11 @@ def test_what_cannot_be_carried_is_refused_by_name(
             make_engine(folder)
     with pytest.raises(SpecError, match="takes between 1 and 512"):
         make_engine(tiny("gpt2"), max_model_len=513)
-    with pytest.raises(EngineConfigError, match="attention sinks"):
-        make_engine(tiny("gpt_oss"), kv_compression=StrategyChoice("heavy"))
+    for backend in (StrategyChoice("native"), StrategyChoice("auto"), TRANSFORMERS):
+        with pytest.raises(EngineConfigError, match="GptOssForCausalLM has attention sinks"):
+            make_engine(
+                tiny("gpt_oss"), kv_compression=StrategyChoice("heavy"), model_backend=backend
+            )
     with pytest.raises(EngineConfigError, match=r"GPT2LMHeadModel is not supported.*dummy_weights"):
         make_engine(tiny("gpt2"), dummy_weights=True)
     changed = tmp_path / "quantized"

@@ -70,7 +70,7 @@ def test_every_matrix_to_quantize_is_at_one_place_that_is_seen(source: Checkpoin
                 assert count == len(IDS)
                 assert place.matrices[0].columns == seen.inputs[place.name].gram.shape[0]
         if moe is not None and moe.layers[index]:
-            counts = [seen.inputs[place.name].count for place in found if "experts" in place.name]
+            counts = [seen.inputs[place.name].count for place in found if ".experts." in place.name]
             assert sum(counts) == 2 * moe.top_k * len(IDS)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _BLOCKS = "weight_block_size"
 _HEAD = "lm_head"
+_ROUTERS = (".gate", ".router", ".shared_expert_gate")
 _KNOWN = (
     *("quant_method", "activation_scheme", _BLOCKS, "modules_to_not_convert", "ignored_layers"),
     *("fmt", "scale_fmt", "kv_cache_scheme", "dequantize"),
@@ -158,8 +159,8 @@ class Fp8Scheme:
         """See ``Scheme``: matrices of layers are FP8, except routers of experts."""
         name = matrix.name
         is_plain = any(_has(name, part) for part in self.plain)
-        # `.gate` is a router of experts, in contrast to `gate_proj`.
-        if is_plain or ".layers." not in name or name.endswith(".gate"):
+        # These weigh experts, in contrast to `gate_proj`.
+        if is_plain or ".layers." not in name or name.endswith(_ROUTERS):
             return None
         shapes: tuple[tuple[int, ...], ...] = (*_SCALARS, (matrix.rows, 1))
         if self.block is not None:

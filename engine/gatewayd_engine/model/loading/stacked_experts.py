@@ -19,7 +19,12 @@ from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
-_BIAS = "_bias"
+_KINDS = {"": "weight", "_bias": "bias", "_blocks": "blocks", "_scales": "scales"}
+"""Ends of the names of stacked tensors, and what they hold of each matrix: MXFP4 has blocks of
+numbers and their scales."""
+_BLOCK = 32
+"""Numbers of a block, of 4 bits each."""
+_STACKED = tuple(whole + end for whole in (_GATE_UP, _DOWN) for end in _KINDS)
 
 
 def split_experts(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
@@ -62,7 +67,7 @@ class _SplitExpertsSource:
         # Names of the other tensors in the files, by the names under which they are shown.
         self._names: dict[str, str] = {}
         for name, stored in source.stored.items():
-            if name.removesuffix(_BIAS).endswith((_GATE_UP, _DOWN)):
+            if name.endswith(_STACKED):
                 self._split(name, stored)
             else:
                 shown = self._release_name(name)
@@ -102,11 +107,18 @@ class _SplitExpertsSource:
             LoadError: its shape does not match the spec.
         """
         hidden, inner = self._spec.hidden_size, self._moe.intermediate_size
-        is_bias = name.endswith(_BIAS)
-        rows, columns = (2 * inner, hidden) if _GATE_UP in name else (hidden, inner)
-        is_transposed = self._is_interleaved and not is_bias
-        matrix = (columns, rows) if is_transposed else (rows, columns)
-        shape = (self._moe.num_experts, *((rows,) if is_bias else matrix))
+        whole = _GATE_UP if _GATE_UP in name else _DOWN
+        kind = _KINDS[name.rpartition(whole)[2]]
+        rows, columns = (2 * inner, hidden) if whole == _GATE_UP else (hidden, inner)
+        # Of each row.
+        sizes = {
+            "weight": (columns,),
+            "bias": (),
+            "blocks": (columns // _BLOCK, _BLOCK // 2),
+            "scales": (columns // _BLOCK,),
+        }[kind]
+        is_transposed = self._is_interleaved and kind == "weight"
+        shape = (self._moe.num_experts, *((*sizes, rows) if is_transposed else (rows, *sizes)))
         if stored.shape != shape:
             raise LoadError(
                 f"{self._source.where(name)}: {name} is {list(stored.shape)}, not {list(shape)}"
@@ -115,11 +127,11 @@ class _SplitExpertsSource:
         experts = f"{expert_prefix(self._spec, layer, ())}.experts"
         for number in range(self._moe.num_experts):
             for part, some in self._parts(name):
-                shown = f"{experts}.{number}.{part}.{'bias' if is_bias else 'weight'}"
+                shown = f"{experts}.{number}.{part}.{kind}"
                 self._locations[shown] = _Location(name, number, some, is_transposed)
                 # Rows of the slice, which may be open.
                 size = len(range(*some.indices(rows)))
-                self.stored[shown] = Stored(stored.dtype, (size,) if is_bias else (size, columns))
+                self.stored[shown] = Stored(stored.dtype, (size, *sizes))
 
     def _parts(self, name: str) -> Iterator[tuple[str, slice]]:
         """Yield the names and rows of an expert's matrices in a stacked tensor."""

@@ -10,7 +10,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -32,6 +31,7 @@ from gatewayd.pipeline.accounting import (
 from gatewayd.pipeline.billing import aborted_prompts, delivered_usage, requested_cost, with_tenant
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.live_requests import LiveRequests
+from gatewayd.pipeline.output_signal import OutputSignal
 from gatewayd.pipeline.progress import ReservationProgress
 from gatewayd.pipeline.refusals import CLIENT_GONE, reason_for, server_error_behind
 from gatewayd.pipeline.settlement import charge_aborted, settle_refused, when_usage_known
@@ -113,7 +113,8 @@ class Generation:
         prompt_tokens: of all prompts.
         error: the first failure, or None.
         is_abandoned: whether the client has disconnected.
-        is_awake: whether output arrived since the writer of the response last set it to false.
+        output: wakes the writer of the response.
+        wake: same as ``output.wake``, for the choices.
         progress: of its budget reservation; None without a marked one.
     """
 
@@ -128,15 +129,14 @@ class Generation:
         "_submitted",
         "_ticket",
         "_trace",
-        "_waiter",
-        "_writer",
         "choices",
         "clock",
         "error",
         "is_abandoned",
-        "is_awake",
+        "output",
         "progress",
         "prompt_tokens",
+        "wake",
         "work",
     )
 
@@ -155,9 +155,8 @@ class Generation:
         self._expiry: asyncio.TimerHandle | None = None
         self._loop = pipeline.loop
         self._trace = request_trace.current()
-        self._waiter: asyncio.Future[None] | None = None
-        self._writer: tuple[Callable[[], bool], Context] | None = None
-        self.is_awake = False
+        self.output = OutputSignal(pipeline.loop)
+        self.wake = self.output.wake
         self._is_admitted = False
         self._is_closed = False
         self.choices = [
@@ -214,27 +213,6 @@ class Generation:
             self.fail(lease.why())
 
     # ChoiceOwner: callbacks from the choices.
-
-    def wake(self) -> None:
-        """Wake the waiter: output is buffered."""
-        # At most one wake-up until the writer runs, however many choices have output.
-        if not self.is_awake:
-            self.is_awake = True
-            waiter = self._waiter
-            if waiter is not None and not waiter.done():
-                if self._writer is None:
-                    waiter.set_result(None)
-                else:
-                    write, context = self._writer
-                    self._loop.call_soon(self._write, write, waiter, context=context)
-
-    def _write(self, write: Callable[[], bool], waiter: asyncio.Future[None]) -> None:
-        """Let new output be written; wake the waiter if that cannot be done at once."""
-        if not waiter.done():
-            self.is_awake = False
-            if not write():
-                self.is_awake = True
-                waiter.set_result(None)
 
     def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
         """Return the observer of seconds between chunks of a prompt's choices."""
@@ -304,20 +282,6 @@ class Generation:
         firsts = self.choices[:: self.work.num_choices]
         return sum([choice.cached_tokens for choice in firsts])
 
-    def waiter(self) -> asyncio.Future[None]:
-        """Create the future that ``wake`` completes; one at a time, while ``is_awake`` is false."""
-        self._waiter = self._loop.create_future()
-        return self._waiter
-
-    def write_with(self, write: Callable[[], bool]) -> None:
-        """Have new output written without waking the waiter.
-
-        Args:
-            write: called in the present context while a waiter waits, after all output of a step
-                has arrived; returns whether it has written that. If not, the waiter is woken.
-        """
-        self._writer = write, copy_context()
-
     async def finish(self) -> None:
         """Wait until the request has ended.
 
@@ -325,9 +289,9 @@ class Generation:
             GatewayError: the request failed.
         """
         while not (self.is_abandoned or self.error or self.is_done):
-            if not self.is_awake:
-                await self.waiter()
-            self.is_awake = False
+            if not self.output.is_awake:
+                await self.output.waiter()
+            self.output.is_awake = False
         if self.error is not None:
             raise self.error
 
@@ -363,7 +327,7 @@ class Generation:
         # Choices and handles refer back here: break the cycles, so no garbage collection is needed.
         self.choices = []
         self._handles = []
-        self._writer = None
+        self.output.close()
 
     @property
     def outcome(self) -> str:

@@ -65,15 +65,16 @@ class SseStream:
 
     async def _run(self) -> None:
         generation, wire = self._generation, self._wire
+        output = generation.output
         if self._body is not None and not self._is_large:
-            generation.write_with(self._write_chunks)
+            output.write_with(self._write_chunks)
         while True:
-            if not generation.is_awake:  # wait(), without a coroutine for each chunk
-                await generation.waiter()
+            if not output.is_awake:  # wait(), without a coroutine for each chunk
+                await output.waiter()
                 if self._error is not None:
                     raise self._error
             # Before output is popped: what arrives during a write wakes this loop again.
-            generation.is_awake = False
+            output.is_awake = False
             if generation.is_abandoned:
                 return
             error = generation.error

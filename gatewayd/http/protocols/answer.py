@@ -86,9 +86,9 @@ class ProtocolAnswer:
                 if generation.error is not None:
                     raise refusal_of(generation.error)
                 raise StopAsyncIteration
-            if not generation.is_awake:  # wait(), without a coroutine for each piece
-                await generation.waiter()
-            generation.is_awake = False
+            if not generation.output.is_awake:  # wait(), without a coroutine for each piece
+                await generation.output.waiter()
+            generation.output.is_awake = False
             if generation.is_abandoned:
                 raise ClientGone
             scored = self._collect()

@@ -13,6 +13,7 @@ import pytest
 from gatewayd.http.openai.chat_wire import ChatWire
 from gatewayd.http.openai.sse_stream import SseStream
 from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.output_signal import OutputSignal
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing import request_trace
 from tests.gatewayd.fake_fleet import FakeFleet, Job, says
@@ -40,13 +41,13 @@ async def test_the_task_wakes_at_the_ends_of_a_stream_alone(
     text: TextModel, monkeypatch: pytest.MonkeyPatch, n: int
 ) -> None:
     waits = []
-    waiter = Generation.waiter
+    waiter = OutputSignal.waiter
 
-    def counted(generation: Generation) -> asyncio.Future[None]:
-        waits.append(generation)
-        return waiter(generation)
+    def counted(output: OutputSignal) -> asyncio.Future[None]:
+        waits.append(output)
+        return waiter(output)
 
-    monkeypatch.setattr(Generation, "waiter", counted)
+    monkeypatch.setattr(OutputSignal, "waiter", counted)
     async with running(text, FakeFleet(says(IDS, delay=0.002))) as gateway:
         found = await streamed(gateway, n=n)
     whole = text.tokenizer.decode(IDS)
@@ -66,13 +67,12 @@ async def test_chunks_are_encoded_in_the_context_of_their_request(
         traces.add(None if trace is None else trace.answered_id)
         return chunk(*given)
 
+    async def told(job: Job) -> None:
+        await says(IDS, delay=0.001)(job)
+
     async def elsewhere(job: Job) -> None:
         """Frames of engines are handled in a context of their own."""
-
-        async def play() -> None:
-            await says(IDS, delay=0.001)(job)
-
-        await asyncio.create_task(play(), context=Context())
+        await asyncio.create_task(told(job), context=Context())
 
     monkeypatch.setattr(ChatWire, "chunk", looked)
     async with running(text, FakeFleet(elsewhere)) as gateway:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.kv_selection import SelectingCompression, Selection
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.fused_step import PagedRows
+from gatewayd_engine.model.fused.data import PagedRows
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import Tokens
 

@@ -41,7 +41,7 @@ from gatewayd_engine.process.messages import (
     TenantQuota,
 )
 from gatewayd_engine.process.plugin_faults import RequestRejected
-from gatewayd_engine.runner.cpu import StepRunner
+from gatewayd_engine.runner.step_runner import StepRunner
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.scheduling.request_check import check_submission, make_sequences
 from gatewayd_engine.scheduling.tenant_quotas import TenantQuotas, has_started

@@ -24,13 +24,13 @@ from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.cpu_parts import CompiledParts
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.device_parts import DeviceParts
-from gatewayd_engine.model.fused_step import fused_step
+from gatewayd_engine.model.fused.build import fused_step
 from gatewayd_engine.model.parts import LayerParts, PlainParts
 from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process import threads
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
-from gatewayd_engine.runner.cpu import Runner, StepRunner
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_engine.runner.draft_model import RowModel
 from gatewayd_engine.runner.gpu import memory
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CudaCapture
@@ -39,6 +39,7 @@ from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
 from gatewayd_engine.runner.gpu.warmup import warm
+from gatewayd_engine.runner.step_runner import StepRunner
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.tuning.matmul import STAGE

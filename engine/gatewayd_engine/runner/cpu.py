@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -15,71 +14,29 @@ from gatewayd_engine.attention.compaction_queries import Ask, CompactionQueries
 from gatewayd_engine.attention.fused import FusedAttention
 from gatewayd_engine.kv.host_transfers import HostTransfers
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import Attend
-from gatewayd_engine.model.fused_step import Draws, FusedStep, StepOutputs
+from gatewayd_engine.model.fused.data import Draws, StepOutputs
+from gatewayd_engine.model.fused.step import FusedStep
 from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
+from gatewayd_engine.runner.attention_backend import AttentionBackend
 from gatewayd_engine.runner.cpu_steps import StepInFlight, check_chunks, needs_tokens_alone
 from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.sampling.token_picker import TokenPicker, draw_into, plain_draws
+from gatewayd_engine.sampling.token_picker import (
+    DrawSettings,
+    TokenPicker,
+    draw_into,
+    step_draws,
+)
 from gatewayd_engine.sampling.verified_drafts import record_failed, tokens_to_verify, verify
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 from gatewayd_hooks.kv_compression import Compacted
-
-
-class AttentionBackend(Attend, Protocol):
-    """Attention that plans each step before its layers are called."""
-
-    def plan(self, batch: StepBatch) -> None:
-        """Plan the attention of one step, for all of its layers."""
-
-    def compact(self, batch: StepBatch, tokens: Tokens) -> None:
-        """Move the keys and values of accepted tree drafts to the positions of their tokens."""
-
-    def zero_kv(self, batch: StepBatch, line: int, first: int, end: int) -> None:
-        """Zero the keys and values of positions ``first`` to ``end`` of a sequence in the pool."""
-
-    def discard_copies(self) -> None:
-        """Discard all state outside the pool, as the last step may have written NaN to it."""
-
-
-class StepRunner(Protocol):
-    """Executes batches.
-
-    Attributes:
-        shows_hidden: whether results include hidden states, for a drafter; set before a step is
-            launched. Runners that have them at no cost always include them.
-    """
-
-    shows_hidden: bool
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether a step may be launched before the result of the previous one is available."""
-
-    @property
-    def verifies_all(self) -> bool:
-        """Whether sampled drafts, and drafts of rows with logits processors, can be verified.
-
-        If not, drafts of rows with a grammar have to be chains.
-        """
-
-    @property
-    def reads_tables(self) -> bool:
-        """Whether its batches need block tables, which are large with long contexts."""
-
-    def most_drafts(self, num_lines: int) -> int:
-        """Return the most drafts of each sequence in a step of ``num_lines`` sequences."""
-
-    def launch(self, batch: StepBatch) -> Launched:
-        """Start a batch; after an exception the same batch may be launched again."""
 
 
 class Runner:
@@ -152,16 +109,12 @@ class Runner:
         attention.plan(batch)
         lines = batch.samples.nonzero()[0]
         row = batch.rows[lines]
-        settings, draws = None, None
+        draws = None
         if not self._rows.is_greedy[row].all():
-            settings = self._choice.settings(row)
-            draws = plain_draws(settings, batch.sampled_positions(lines))
+            draws = step_draws(self._choice.settings(row), batch.sampled_positions(lines))
         stream = self._decoder.embed(torch.from_numpy(batch.ids))
         outputs = fused.start(stream, attention.planned, batch.last[lines], draws)
-        if settings is not None:
-            settings = settings.without(outputs.is_drawn)
-        end = self._pace.end_step
-        return StepInFlight(fused, batch, lines, outputs, settings, self._sampled, end)
+        return StepInFlight(fused, batch, lines, outputs, self._sampled, self._pace.end_step)
 
     def _fill_unknown(self, batch: StepBatch) -> None:
         """Fill in tokens that the previous step sampled, and whose result is not committed yet."""
@@ -225,14 +178,14 @@ class Runner:
         # Before the layers, so that a thread fills grammar masks while they compute.
         self._processors.start_step(batch.rows[lines], drafts)
         # Logits of these tokens only: a chunk within a prompt has none.
-        wanted, draws = batch.last[lines], None
+        wanted, settings, draws = batch.last[lines], None, None
         if batch.drafts is not None:
             wanted = tokens_to_verify(batch, batch.drafts, lines)
         elif not self._rows.is_greedy[row := batch.rows[lines]].all():
+            settings = self._choice.settings(row)
             # A row whose logits are processed is drawn from those.
             is_raw = ~self._processors.wanted_by(row)
-            settings = self._choice.settings(row)
-            draws = plain_draws(settings, batch.sampled_positions(lines), is_raw)
+            draws = step_draws(settings, batch.sampled_positions(lines), is_raw)
         outputs = self._forward(batch, wanted, draws)
         hidden = outputs.hidden
         result = StepResult(hidden=hidden)
@@ -245,7 +198,7 @@ class Runner:
         if len(lines) and batch.drafts is not None:
             self._verify(batch, lines, outputs.logits, result)
         elif len(lines):
-            self._sample(batch, lines, outputs, result)
+            self._sample(batch, lines, outputs, settings, result)
         return result
 
     def _forward(
@@ -253,12 +206,14 @@ class Runner:
     ) -> StepOutputs:
         """Run the model on a planned step, with logits of the tokens ``wanted``.
 
-        Only a fused step draws tokens; see ``StepOutputs.is_drawn``.
+        Only a fused step draws tokens; see ``StepOutputs.draws``.
         """
         rows = self._attention.rows if isinstance(self._attention, FusedAttention) else None
         if self._fused is not None and rows is not None:
             stream = self._decoder.embed(torch.from_numpy(batch.ids))
-            return self._fused.run(stream, rows, wanted, draws)
+            outputs = self._fused.start(stream, rows, wanted, draws)
+            self._fused.join()
+            return outputs
         ids = torch.from_numpy(batch.ids)
         with self._torch_threads():
             hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
@@ -281,9 +236,14 @@ class Runner:
             torch.set_num_threads(1)
 
     def _sample(
-        self, batch: StepBatch, lines: NDArray[np.int64], outputs: StepOutputs, result: StepResult
+        self,
+        batch: StepBatch,
+        lines: NDArray[np.int64],
+        outputs: StepOutputs,
+        settings: DrawSettings | None,
+        result: StepResult,
     ) -> None:
-        """Sample the next token of each of these sequences."""
+        """Sample the next token of each of these sequences, greedily without settings."""
         columns, logits = self._rows, outputs.logits
         best, tokens = outputs.best, outputs.tokens
         row = batch.rows[lines]
@@ -296,11 +256,13 @@ class Runner:
             raw_logits = lambda: self._decoder.logits(outputs.hidden[last])  # noqa: E731
             bad = self._processors.apply(logits, row, raw_logits)
             best, tokens = logits.max(-1)
-            if outputs.is_drawn is not None:
-                tokens = torch.where(torch.from_numpy(outputs.is_drawn), outputs.tokens, tokens)
-        is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
-        settings = self._choice.settings(row).without(outputs.is_drawn)
-        draw_into(tokens, best, logits, settings, batch.sampled_positions(lines), is_bad)
+            if outputs.draws is not None:
+                is_drawn = torch.from_numpy(outputs.draws.is_drawn)
+                tokens = torch.where(is_drawn, outputs.tokens, tokens)
+        if settings is not None:
+            is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
+            left, positions = settings.without(outputs.draws), batch.sampled_positions(lines)
+            draw_into(tokens, best, logits, left, positions, is_bad)
         # One reduction for the whole batch; rows are examined only if any is not finite.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.runner.pooling import pool_spans
 from gatewayd_engine.runner.prompt_logprobs import prompt_spans
-from gatewayd_engine.sampling.token_picker import DrawSettings, draw_into
 from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 
 if TYPE_CHECKING:
-    from gatewayd_engine.model.fused_step import FusedStep, StepOutputs
+    from gatewayd_engine.model.fused.data import StepOutputs
+    from gatewayd_engine.model.fused.step import FusedStep
     from gatewayd_engine.sampling.processors import Processors
     from gatewayd_engine.state.running_batch import RunningBatch
     from gatewayd_engine.state.step_batch import StepBatch
@@ -39,15 +39,11 @@ def needs_tokens_alone(batch: StepBatch, rows: RunningBatch, processors: Process
 class StepInFlight:
     """A fused step that has been started; implements ``Launched``.
 
-    What sampling needs of the batch rows is copied: rows may have other sequences by the time that
-    the step ends.
-
     Attributes:
         step: that computes it.
         batch: of the step.
         lines: sequences that get a token, shape ``[n]``.
         outputs: complete once the step is.
-        settings: sampling parameters of ``lines``; None where all are greedy.
         sampled: the last token of each row, which is updated.
         on_end: called once the step has ended.
     """
@@ -56,7 +52,6 @@ class StepInFlight:
     batch: StepBatch
     lines: NDArray[np.int64]
     outputs: StepOutputs
-    settings: DrawSettings | None
     sampled: NDArray[np.int32]
     on_end: Callable[[], None]
     _result: StepResult | None = field(default=None)
@@ -71,15 +66,10 @@ class StepInFlight:
 
     def _completed(self) -> StepResult:
         batch, lines, outputs = self.batch, self.lines, self.outputs
-        result = StepResult(hidden=outputs.hidden)
+        ids = outputs.tokens.numpy().astype(np.int32)
+        result = StepResult(Tokens.single(lines, ids), hidden=outputs.hidden)
         if len(lines) < len(batch):
             check_chunks(batch, outputs.hidden, result)
-        if self.settings is not None:
-            positions = batch.sampled_positions(lines)
-            with torch.inference_mode():
-                draw_into(outputs.tokens, outputs.best, outputs.logits, self.settings, positions)
-        ids = outputs.tokens.numpy().astype(np.int32)
-        result.tokens = Tokens.single(lines, ids)
         # By numpy, whose calls on a few numbers cost less than torch's.
         is_finite = np.isfinite(outputs.best.numpy())
         if not is_finite.all():

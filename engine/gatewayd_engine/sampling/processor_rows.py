@@ -176,7 +176,8 @@ class ProcessorRows:
 
     def changes_any(self, rows: NDArray[np.int64]) -> bool:
         """Whether any of the rows, of shape ``[n]``, uses a processor."""
-        return bool(self._wants[:, rows].any())
+        # All at once first: mostly there is none, and picking columns takes longer.
+        return bool(self._wants.any()) and bool(self._wants[:, rows].any())
 
     def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of the rows uses any processor, shape ``[n]``."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.model.fused_step import Draws
+from gatewayd_engine.model.fused.data import Draws
 from gatewayd_engine.sampling.random import TOKEN, uniform
 from gatewayd_engine.sampling.sampler import distribution, invert, sample
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -26,32 +26,36 @@ class DrawSettings:
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
 
-    def without(self, is_drawn: NDArray[np.bool_] | None) -> DrawSettings:
+    def without(self, draws: Draws | None) -> DrawSettings:
         """Return settings by which rows whose tokens are drawn already are left alone."""
-        if is_drawn is None:
-            return self
-        return replace(self, is_greedy=self.is_greedy | is_drawn)
+        return self if draws is None else replace(self, is_greedy=self.is_greedy | draws.is_drawn)
 
 
-def plain_draws(
+def step_draws(
     settings: DrawSettings,
     positions: NDArray[np.int64],
     is_raw: NDArray[np.bool_] | None = None,
 ) -> Draws | None:
-    """Return the draws of rows without filters, which a fused step makes; None if there are none.
+    """Return the draws that a fused step makes; None if there are none.
 
     Args:
         settings: of the rows.
         positions: positions of the tokens, shape ``[n]``.
         is_raw: whether logits are used as they are, shape ``[n]``; None for all.
     """
-    is_plain = ~settings.is_greedy & ~settings.is_filtered
+    is_drawn = ~settings.is_greedy
     if is_raw is not None:
-        is_plain &= is_raw
-    if not is_plain.any():
+        is_drawn &= is_raw
+    if not is_drawn.any():
         return None
-    temperature = np.where(is_plain, settings.temperature, np.float32(0))
-    return Draws(temperature, uniform(settings.seed, positions, TOKEN))
+    return Draws(
+        np.where(is_drawn, settings.temperature, np.float32(0)),
+        uniform(settings.seed, positions, TOKEN),
+        settings.is_filtered,
+        settings.top_k,
+        settings.top_p,
+        settings.min_p,
+    )
 
 
 def draw_into(

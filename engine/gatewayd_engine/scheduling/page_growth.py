@@ -42,7 +42,8 @@ class PageGrowth:
         running = view.running
         # The budget of a step fills as many pages, and begins one for each sequence.
         bound = view.token_budget // self._page_size + len(running) + len(self._block_tables.forked)
-        if quotas is None and bound <= self._pages.num_available:
+        # Free pages often suffice, and the eviction strategy need not count the cached ones.
+        if quotas is None and (bound <= self._pages.num_free or bound <= self._pages.num_available):
             return False
         computed = view.num_computed[running]
         # An upper bound for any plan: each sequence is assumed to get the whole budget.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.process.plugin_faults import attribute_faults
-from gatewayd_engine.runner.cpu import StepRunner
+from gatewayd_engine.runner.step_runner import StepRunner
 from gatewayd_engine.sampling.random import DRAFT, uniform
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.speculation.draft_checks import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.model.fused_step import StepOutputs
+from gatewayd_engine.model.fused.data import StepOutputs
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_engine.state.step_batch import StepBatch
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given
@@ -15,10 +16,12 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.kernels.cpu.select import thread_team
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model import fused_step as fused_step_module
 from gatewayd_engine.model.cpu_parts import CompiledParts
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.fused_step import FusedStep, PagedRows, fused_step
+from gatewayd_engine.model.fused import step as step_module
+from gatewayd_engine.model.fused.build import fused_step
+from gatewayd_engine.model.fused.data import PagedRows, StepOutputs
+from gatewayd_engine.model.fused.step import FusedStep
 from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.spec import read_spec
 
@@ -67,8 +70,16 @@ class Run:
         lines = np.repeat(np.arange(len(parts)), [len(t) for _, _, t in parts])
         table = np.ascontiguousarray(self.table[[line for line, _, _ in parts]])
         rows = PagedRows(slots, slots, lines, table, self.pool.data)
-        made = self.step.run(self.embed(ids), rows, np.zeros(0, np.int64)).hidden
+        made = self.outputs(ids, rows, np.zeros(0, np.int64)).hidden
         return list(torch.split(made, [len(t) for _, _, t in parts]))
+
+    def outputs(
+        self, ids: torch.Tensor, rows: PagedRows, wanted: npt.NDArray[np.int64]
+    ) -> StepOutputs:
+        """Compute a step."""
+        made = self.step.start(self.embed(ids), rows, wanted)
+        self.step.join()
+        return made
 
 
 @pytest.fixture
@@ -106,7 +117,7 @@ def test_logits_of_wanted_rows_are_the_heads(
     slots = np.arange(90)
     rows = PagedRows(slots, slots, np.zeros(90, np.int64), run.table, run.pool.data)
     wanted = np.array([89, 3, 50, 3, 0, 7, 88])
-    made = run.step.run(decoder.embed(prompts[0]), rows, wanted)
+    made = run.outputs(prompts[0], rows, wanted)
     expected = decoder.logits(made.hidden[torch.from_numpy(wanted)])
     torch.testing.assert_close(made.logits, expected, atol=1e-5, rtol=1e-5)
     best, tokens = made.logits.max(-1)
@@ -155,7 +166,7 @@ def test_smaller_blocks_have_the_same_bits(
     parts = [(line, 0, prompts[line]) for line in range(3)]
     whole = Run(decoder, 3, 90)(parts)
     # As where contexts are so long that scores of few rows fit into scratch memory.
-    monkeypatch.setattr(fused_step_module, "_MOST_SCORES", 3000)
+    monkeypatch.setattr(step_module, "_MOST_SCORES", 3000)
     run = Run(decoder, 3, 90)
     made = run(parts)
     assert 1 <= run.step.block_rows < 16
@@ -166,7 +177,7 @@ def test_smaller_blocks_have_the_same_bits(
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 17))
 def test_blocks_are_rows_of_one_sequence(counts: list[int], most: int) -> None:
     lines = np.repeat(np.arange(len(counts)), counts)
-    bounds = fused_step_module.blocks_of(lines, most).tolist()
+    bounds = step_module.blocks_of(lines, most).tolist()
     assert (bounds[0], bounds[-1]) == (0, len(lines))
     blocks = [lines[a:b].tolist() for a, b in itertools.pairwise(bounds)]
     assert all(1 <= len(block) <= most and len(set(block)) == 1 for block in blocks)
@@ -192,7 +203,7 @@ def test_drafts_of_a_tree_attend_to_their_ancestors(
         *(visible, np.full(4, length)),
     )
     ids = torch.cat((prompt[length : length + 1], tree))
-    made = run.step.run(decoder.embed(ids), rows, np.zeros(0, np.int64)).hidden
+    made = run.outputs(ids, rows, np.zeros(0, np.int64)).hidden
     for draft in range(3):
         branch: list[int] = []
         at = draft

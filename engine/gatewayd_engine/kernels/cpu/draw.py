@@ -51,7 +51,7 @@ def draw(
         """Return the weights of ``half`` tokens; 0 for those of the vector before."""
         at = f.least(start, f.index(count - half))
         scaled = (row.vector(half, at) - f.splat(largest, half)) / f.splat(temperature, half)
-        made = _exp(f, f.convert(scaled, "fpext", ir.VectorType(F64, half)))
+        made = exp(f, f.convert(scaled, "fpext", ir.VectorType(F64, half)))
         ids = f.splat(at, half) + f.numbers(range(half))
         return f.choose(ids >= f.splat(start, half), made, f.like(made, 0.0))
 
@@ -82,8 +82,8 @@ def draw(
     return index
 
 
-def _exp(f: KernelFunction, x: Value) -> Value:
-    """``e**x`` of a vector of float64 that are at most 0, within two units in the last place."""
+def exp(f: KernelFunction, x: Value) -> Value:
+    """Return ``e**x`` of a vector of float64, 0 at most, within two units in the last place."""
     held = f.choose(x > _LEAST, x, f.like(x, _LEAST))
     n = f.overloaded("llvm.rint", held * _LOG2_E)
     r = held - n * _LN2_HIGH

@@ -15,6 +15,7 @@ from llvmlite import ir
 from gatewayd_engine.kernels.cpu.argmax import argmax, cap
 from gatewayd_engine.kernels.cpu.attention import Block, GroupAttention, PagedHeads, Row
 from gatewayd_engine.kernels.cpu.draw import draw
+from gatewayd_engine.kernels.cpu.filtered_draw import FilteredDraw, Filters
 from gatewayd_engine.kernels.cpu.heads import prepare_heads
 from gatewayd_engine.kernels.cpu.jobs import ADD, GATES, STORE
 from gatewayd_engine.kernels.cpu.matmul import share
@@ -43,6 +44,7 @@ class _Step:
         self.processor, self.shape, self.lanes = processor, shape, processor.lanes
         self.rows = self.given[Argument.ROWS]
         self.phases = Phases(self.f, processor, given)
+        self.filtered = FilteredDraw(module, shape.vocab, processor.lanes)
         self.stream, self.normed = self.floats(Argument.STREAM), self.floats(Argument.NORMED)
         self.inputs = self.normed if shape.pre_norms else self.stream
         self.sums = self.own(Argument.SUMS, self.given[Argument.SUMS_STRIDE])
@@ -180,19 +182,30 @@ def _logits(s: _Step) -> None:
     s.product(head, count, selected, shape.hidden, logits, shape.vocab, STORE)
     best, tokens = s.floats(Argument.BEST), s.given.pointer(Argument.TOKENS, I64)
     temperatures = s.floats(Argument.TEMPERATURES)
-    uniforms = s.given.pointer(Argument.UNIFORMS, F64)
     with s.phases.parts(count, 1) as (item, _):
         row = s.row(logits, item, shape.vocab)
         if shape.logit_softcap is not None:
             cap(f, row, shape.vocab, lanes, shape.logit_softcap)
         largest, token = argmax(f, row, shape.vocab, lanes)
         best[item], tokens[item] = largest, token
-        with f.when(temperatures.is_set()):
-            temperature = temperatures[item]
-            with f.when(temperature > 0.0):
-                tokens[item] = draw(
-                    f, row, shape.vocab, lanes, largest, temperature, uniforms[item]
-                )
+        with f.when(temperatures.is_set()), f.when(temperatures[item] > 0.0):
+            _draw(s, item, row, largest, tokens)
+
+
+def _draw(s: _Step, item: Value, row: Pointer, largest: Value, tokens: Pointer) -> None:
+    """Emit the choice of a random token of a row of logits."""
+    f, temperature = s.f, s.floats(Argument.TEMPERATURES)[item]
+    uniform = s.given.pointer(Argument.UNIFORMS, F64)[item]
+    is_filtered = s.given.pointer(Argument.FILTERED, I8)[item]
+    with f.when(is_filtered.equals(0)):
+        tokens[item] = draw(f, row, s.shape.vocab, s.lanes, largest, temperature, uniform)
+    with f.when(is_filtered.differs(0)):
+        filters = Filters(
+            s.given.pointer(Argument.TOP_K, I64)[item],
+            s.floats(Argument.TOP_P)[item],
+            s.floats(Argument.MIN_P)[item],
+        )
+        tokens[item] = s.filtered.emit(f, row, largest, temperature, uniform, filters)
 
 
 def _norm(s: _Step, at: LayerField, after: LayerField | None) -> None:

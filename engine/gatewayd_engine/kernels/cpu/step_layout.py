@@ -75,9 +75,9 @@ class Argument(IntEnum):
     of the result that get logits, copied to ``SELECTED``. ``HEAD``: block of the head's matrix.
     ``LOGITS``: ``[wanted, vocab]``; ``BEST`` and ``TOKENS``: the largest of each and its index,
     ``[wanted]``; where one of ``TEMPERATURES``, float32 ``[wanted]``, is above 0, a token drawn by
-    its number of ``UNIFORMS``,
-    float64; both null where none is. ``ROUNDED``: scratch for the rounded inputs of a product, the
-    widest of them for as many rows.
+    its number of ``UNIFORMS``, float64, among those that ``TOP_K``, int64, ``TOP_P`` and ``MIN_P``,
+    float32, keep where ``FILTERED``, bytes, is not 0; all null where none is drawn. ``ROUNDED``:
+    scratch for the rounded inputs of a product, the widest of them for as many rows.
     """
 
     ROWS = 0
@@ -115,6 +115,10 @@ class Argument(IntEnum):
     BLOCK_ROWS = 32
     TEMPERATURES = 33
     UNIFORMS = 34
+    FILTERED = 35
+    TOP_K = 36
+    TOP_P = 37
+    MIN_P = 38
 
 
 ARGUMENTS = len(Argument)

@@ -13,7 +13,7 @@ import pytest
 
 from gatewayd_engine.cache import tier_lookup
 from gatewayd_engine.kv import host_transfers
-from gatewayd_engine.model.fused_step import StepOutputs
+from gatewayd_engine.model.fused.data import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_engine.state.step_batch import StepBatch

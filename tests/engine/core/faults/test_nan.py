@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.model.fused_step import StepOutputs
+from gatewayd_engine.model.fused.data import StepOutputs
 from gatewayd_engine.state.step_batch import StepBatch
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 from tests.engine.core.small_model import NUM_LAYERS

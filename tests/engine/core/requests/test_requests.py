@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.model.fused_step import Draws
+from gatewayd_engine.model.fused.data import Draws
 from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.runner import cpu
-from gatewayd_engine.sampling.token_picker import plain_draws
+from gatewayd_engine.sampling.token_picker import step_draws
 from tests.engine.core.small_model import small
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -164,19 +164,20 @@ def test_any_page_size_gives_the_same_tokens(make_engine: Make, page_size: int) 
 
 
 @pytest.mark.usefixtures("depth")
+@pytest.mark.parametrize("filters", [{}, {"top_k": 20}, {"top_k": 40, "top_p": 0.9, "min_p": 0.01}])
 def test_random_tokens_are_those_of_torch_next_to_any_request(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, filters: dict[str, float]
 ) -> None:
-    """Compiled steps draw without filters; others draw from what processors made of logits."""
-    wishes = {"max_tokens": 30, "temperature": 0.9, "seed": 7, "ignore_eos": True}
+    """Compiled steps draw from the model's logits, torch from what processors made of them."""
+    wishes = {"max_tokens": 30, "temperature": 0.9, "seed": 7, "ignore_eos": True, **filters}
     engine = make_engine(max_running=8)
     draws: list[Draws | None] = []
 
     def kept(*given: Any) -> Draws | None:
-        draws.append(plain_draws(*given))
+        draws.append(step_draws(*given))
         return draws[-1]
 
-    monkeypatch.setattr(cpu, "plain_draws", kept)
+    monkeypatch.setattr(cpu, "step_draws", kept)
     drawn = engine.generate(PROMPT, **wishes)
     assert len(draws) == 30
     assert None not in draws
@@ -187,7 +188,8 @@ def test_random_tokens_are_those_of_torch_next_to_any_request(
     engine.submit(PROMPT, max_tokens=20)
     engine.run()
     assert engine.answers[own].tokens == drawn
-    monkeypatch.setattr(cpu, "plain_draws", lambda *_: None)
+    monkeypatch.setattr(cpu, "step_draws", lambda *_: None)
+    monkeypatch.setattr(cpu, "needs_tokens_alone", lambda *_: False)
     assert make_engine(max_running=8).generate(PROMPT, **wishes) == drawn
 
 

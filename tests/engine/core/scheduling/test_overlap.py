@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.model.fused_step import StepOutputs
+from gatewayd_engine.model.fused.data import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP, SwapStrategy
 from gatewayd_engine.runner.cpu import Runner

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.model.embedding_table import FloatTable
-from gatewayd_engine.model.fused_step import StepOutputs
+from gatewayd_engine.model.fused.data import StepOutputs
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling import verified_drafts
 from gatewayd_engine.state.step_batch import StepBatch

@@ -17,13 +17,15 @@ import torch
 from gatewayd_engine.kernels.cpu import team as team_module
 from gatewayd_engine.kernels.cpu import team_code
 from gatewayd_engine.kernels.cpu.select import thread_team
-from gatewayd_engine.kernels.cpu.step_layout import LAYER_SIZE, LayerField, StepShape
+from gatewayd_engine.kernels.cpu.step_layout import LAYER_SIZE, LayerField, MatrixField, StepShape
 from gatewayd_engine.kernels.cpu.team import MOST_PHASES, ThreadTeam
 from gatewayd_engine.kernels.cpu.team_layout import MOST_ARGUMENTS, RING, Team
 from gatewayd_engine.kernels.llvm.builder import I64, KernelFunction, Pointer, Value, new_module
 from gatewayd_engine.kernels.llvm.compiler import to_object
 from gatewayd_engine.kernels.llvm.library import Library
-from gatewayd_engine.model import fused_step
+from gatewayd_engine.model.fused.build import describe
+from gatewayd_engine.model.fused.data import PagedRows
+from gatewayd_engine.model.fused.step import FusedStep
 from gatewayd_engine.model.linears.panel_linear import PanelLinear, panel_linear
 from tests.engine.kernels.cpu.emitting import Emitted, this_processor
 from tests.engine.kernels.forked import Child
@@ -366,14 +368,17 @@ def dropped_step(team: ThreadTeam) -> None:
     for block in blocks:
         block[LayerField.ROPE], block[LayerField.ROPE_STRIDE] = table.data_ptr(), table.stride(0)
         for at, product in products.items():
-            fused_step._describe(product, block[at:])
+            describe(product, block[at:])
         block[LayerField.NORM_ATTENTION] = block[LayerField.NORM_MLP] = norm.data_ptr()
     decoder: Any = None
     zeros = np.zeros(1, np.int64)
     pool = torch.zeros(2, layers, 2, 16, 1, 32)
-    rows = fused_step.PagedRows(zeros, zeros, zeros, np.zeros((1, 1), np.int64), pool)
-    step = fused_step.FusedStep(decoder, shape, blocks, norm, head)
-    outputs = step.run(torch.ones(1, hidden), rows, zeros)
+    rows = PagedRows(zeros, zeros, zeros, np.zeros((1, 1), np.int64), pool)
+    of_head = np.zeros(len(MatrixField), np.int64)
+    describe(head, of_head)
+    step = FusedStep(decoder, shape, blocks, norm, of_head, team)
+    outputs = step.start(torch.ones(1, hidden), rows, zeros)
+    step.join()
     assert not outputs.logits.any()
     del step, outputs, blocks, block
     for _ in range(3):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 import msgspec
+
+from gatewayd_engine.process.file_writes import replace_file
 
 _MOST_BYTES = 16 << 20
 _log = logging.getLogger(__name__)
@@ -44,15 +45,7 @@ def write(path: Path | None, contents: object) -> None:
         return
     text = msgspec.json.format(msgspec.json.encode(contents), indent=1)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # In the same folder, for an atomic replacement. Not synced: a lost file is measured again.
-        with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
-            try:
-                file.write(text)
-                file.close()
-                Path(file.name).replace(path)
-            except OSError:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        # Not synced: a lost file is measured again.
+        replace_file(path, text)
     except OSError as error:
         _log.warning("%s cannot be written, so it will be measured again: %s", path, error)

@@ -9,12 +9,12 @@ import ctypes
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 from gatewayd_engine.kernels.llvm.processor import Processor
+from gatewayd_engine.process.file_writes import replace_file
 
 _log = logging.getLogger(__name__)
 _KERNELS = Path(__file__).resolve().parents[1]
@@ -97,15 +97,7 @@ def _read(path: Path) -> bytes | None:
 def _store(path: Path, content: bytes) -> None:
     """Write a file as a whole: another engine may start at the same time."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            try:
-                file.write(content)
-                file.close()
-                Path(file.name).replace(path)
-            except OSError:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        replace_file(path, content)
     except OSError as error:
         # A read-only home costs a second at each start, and nothing else.
         _log.info("compiled kernels are not kept: %s", error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import stat
 from collections.abc import Callable, Mapping
@@ -13,6 +12,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+
+from gatewayd_engine.process.file_writes import sync
 
 _UNFINISHED = ".unfinished"
 
@@ -76,7 +77,7 @@ def move(folder: Path, to: Path) -> None:
     """
     try:
         folder.rename(to)
-        _fsync_folder(to.parent)
+        sync(to.parent)
     except OSError as error:
         raise _write_error(to, error) from error
 
@@ -123,22 +124,12 @@ def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
     try:
         write(temporary)
         # Contents before the name: after a loss of power, a file with this name is complete.
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
+        sync(temporary)
         temporary.replace(path)
-        _fsync_folder(path.parent)
+        sync(path.parent)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)
         raise _write_error(path, error) from error
-
-
-def _fsync_folder(folder: Path) -> None:
-    """Flush a folder's entries to disk, so that renames survive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write_error(path: Path, error: Exception) -> WriteError:

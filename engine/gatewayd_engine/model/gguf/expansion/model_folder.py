@@ -27,6 +27,7 @@ from gatewayd_engine.model.gguf.expansion.tokenizer_json import (
 from gatewayd_engine.model.gguf.expansion.vocabulary import GgufVocabulary
 from gatewayd_engine.model.gguf.files import parts_of, read_parts
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.process.file_writes import sync
 
 _NAME = "general.name"
 _LONGEST_NAME = 200
@@ -93,7 +94,7 @@ def _expanded(states: tuple[tuple[str, int, int], ...], cache: Path) -> Path:
                 folder.rename(Path(made) / "damaged")
             # As a whole, so that no process finds half a folder.
             inner.rename(folder)
-            _sync(folder.parent)
+            sync(folder.parent)
     except OSError as error:
         if _is_whole(folder, links, files):  # made by another process
             return folder
@@ -123,19 +124,9 @@ def _write(folder: Path, links: Mapping[str, Path], files: Mapping[str, str]) ->
     for link, part in links.items():
         (folder / link).symlink_to(part)
     for name, text in files.items():
-        with (folder / name).open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-    _sync(folder)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        (folder / name).write_bytes(text.encode())
+        sync(folder / name)
+    sync(folder)
 
 
 def _refuse_foreign(cache: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -20,7 +18,12 @@ from gatewayd_engine.model.servable import ServableModel
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.attention_backend import AttentionBackend
-from gatewayd_engine.runner.cpu_steps import StepInFlight, check_chunks, needs_tokens_alone
+from gatewayd_engine.runner.cpu_steps import (
+    StepInFlight,
+    check_chunks,
+    needs_tokens_alone,
+    torch_threads,
+)
 from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
@@ -215,25 +218,13 @@ class Runner:
             self._fused.join()
             return outputs
         ids = torch.from_numpy(batch.ids)
-        with self._torch_threads():
+        with torch_threads(self._fused):
             hidden = self._decoder.hidden(ids, torch.from_numpy(batch.positions), self._attention)
         # A pure decode batch needs no gather.
         index = slice(None) if len(wanted) == len(hidden) else torch.from_numpy(wanted)
         logits = self._decoder.logits(hidden[index])
         best, tokens = logits.max(-1)
         return StepOutputs(hidden, logits, best, tokens)
-
-    @contextmanager
-    def _torch_threads(self) -> Iterator[None]:
-        """Let torch use the step's threads for layers that are not fused, and then one again."""
-        if self._fused is None:
-            yield
-            return
-        torch.set_num_threads(self._fused.threads)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(1)
 
     def _sample(
         self,

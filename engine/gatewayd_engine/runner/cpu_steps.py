@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,19 @@ def needs_tokens_alone(batch: StepBatch, rows: RunningBatch, processors: Process
         and not prompt_spans(batch, rows)
         and not pool_spans(batch, rows)
     )
+
+
+@contextmanager
+def torch_threads(fused: FusedStep | None) -> Iterator[None]:
+    """Let torch use a fused step's threads for layers that are not fused, and then one again."""
+    if fused is None:
+        yield
+        return
+    torch.set_num_threads(fused.threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
 
 
 @dataclass(slots=True, eq=False)

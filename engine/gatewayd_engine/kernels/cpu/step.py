@@ -200,11 +200,8 @@ def _draw(s: _Step, item: Value, row: Pointer, largest: Value, tokens: Pointer) 
     with f.when(is_filtered.equals(0)):
         tokens[item] = draw(f, row, s.shape.vocab, s.lanes, largest, temperature, uniform)
     with f.when(is_filtered.differs(0)):
-        filters = Filters(
-            s.given.pointer(Argument.TOP_K, I64)[item],
-            s.floats(Argument.TOP_P)[item],
-            s.floats(Argument.MIN_P)[item],
-        )
+        top_p, min_p = (s.floats(at)[item] for at in (Argument.TOP_P, Argument.MIN_P))
+        filters = Filters(s.given.pointer(Argument.TOP_K, I64)[item], top_p, min_p)
         tokens[item] = s.filtered.emit(f, row, largest, temperature, uniform, filters)
 
 

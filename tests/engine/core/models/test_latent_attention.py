@@ -12,9 +12,14 @@ import torch
 
 from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.model.json_fields import SpecError
-from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
+from gatewayd_engine.model.model_backend import choose_backend
+from gatewayd_engine.offline.describe_model import describe
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.speculation.draft_models import load_draft_model
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.conftest import CATALOG
 from tests.engine.core.golden import golden_model
 from tests.engine.core.hot_swaps import swap
 from tests.engine.core.tiered_engines import host
@@ -41,6 +46,12 @@ def together(engine: Any, prompts: list[list[int]], new: int = NEW) -> list[list
     ids = [engine.submit(prompt, max_tokens=new)[0] for prompt in prompts]
     answers = engine.run()
     return [answers[each].tokens for each in ids]
+
+
+def config(folder: Path, **fields: Any) -> EngineConfig:
+    kinds = {"scheduler": "fcfs", "eviction": "lru", "preemption": "recompute"}
+    strategies = {kind: StrategyChoice(name) for kind, name in kinds.items()}
+    return EngineConfig(model=str(folder), **{**strategies, "prefix_cache": None, **fields})
 
 
 def test_a_token_takes_a_latent_and_a_shared_key_in_each_layer(
@@ -168,11 +179,21 @@ def test_drafts_change_no_token(make_engine: Make, folder: Path) -> None:
             assert engine.core.stats.accepted_tokens > NEW
 
 
-def test_a_gpu_is_left_to_another_backend(
-    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("auto", "native"):
-        with pytest.raises((SpecError, EngineConfigError), match=r"finds 0 GPUs|on a CPU only"):
-            make_engine(folder, device="cuda:0", model_backend=StrategyChoice(name))
+def test_the_cache_of_a_token_is_described_without_loading(folder: Path) -> None:
+    found = describe(config(folder))
+    assert found.backend == "native"
+    assert found.token_bytes == LAYERS * (RANK + ROPE) * 4
+
+
+def test_a_gpu_is_left_to_another_backend(folder: Path) -> None:
+    def chosen(name: str) -> Any:
+        given = config(folder, device="cuda:0", model_backend=StrategyChoice(name))
+        return choose_backend(given, PluginHost(CATALOG), PluginTimes(1.0, None))
+
+    found = chosen("auto")
+    assert found.choice.name == "transformers"
+    found.watched.close()
+    with pytest.raises(SpecError, match="native has latent attention on a CPU only"):
+        chosen("native")
     with pytest.raises(ValueError, match="latent attention, which is computed on a CPU only"):
         load_draft_model(str(folder), 1, 64, torch.float32, "cuda:0", lambda *args: None)

@@ -82,7 +82,7 @@ class Attention:
         return attend(self._index, heads.query, heads.key_value)
 
 
-class AttentionPart(Protocol):
+class LayerAttention(Protocol):
     """Attention of a layer, up to its output projection."""
 
     @property
@@ -123,7 +123,7 @@ class DecoderLayer:
         after_attention, after_mlp: norms of their outputs; None for none.
     """
 
-    attention: AttentionPart
+    attention: LayerAttention
     mlp: Mlp
     before_attention: Norm
     before_mlp: Norm

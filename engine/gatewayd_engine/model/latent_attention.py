@@ -92,7 +92,7 @@ class LatentAttention:
     def __call__(
         self, x: torch.Tensor, of: OfPositions, attend: Attend | RotatingAttend
     ) -> torch.Tensor:
-        """See ``AttentionPart``.
+        """See ``LayerAttention``.
 
         Raises:
             TypeError: ``attend`` rotates, but no kernel rotates a part of a head only.

@@ -214,8 +214,8 @@ def test_ollamas_errors_are_its_clients_exceptions(llama: Any) -> None:
     assert caught.value.status_code == 404
     with pytest.raises(ollama.ResponseError, match=r"options\.temperature is 7.*maximum is 2"):
         llama.chat("nano", messages=HI, options={"temperature": 7})
-    with pytest.raises(ollama.ResponseError, match=r"there is no /api/pull"):
-        llama.pull("nano")
+    with pytest.raises(ollama.ResponseError, match=r"there is no /api/push"):
+        llama.push("nano")
 
 
 def test_ollamas_format_is_followed(llama: Any) -> None:

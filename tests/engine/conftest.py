@@ -76,9 +76,16 @@ LATENT = {
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
     "v_head_dim": 10,
-    "first_k_dense_replace": 3,
     "num_key_value_heads": 4,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 6,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "n_group": 1,
+    "topk_group": 1,
 }
+GROUPED = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7}
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "llama3": ("LlamaConfig", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
@@ -202,15 +209,28 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             **LATENT,
             "rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.9},
             "mlp_bias": True,
+            "first_k_dense_replace": 3,
         },
     ),
     "deepseek_v2_biases": (
         "DeepseekV2Config",
-        {**LATENT, "q_lora_rank": None, "attention_bias": True},
+        {
+            **LATENT,
+            **GROUPED,
+            "q_lora_rank": None,
+            "attention_bias": True,
+            "topk_method": "group_limited_greedy",
+        },
     ),
     "deepseek_v3_biases": (
         "DeepseekV3Config",
-        {**LATENT, "attention_bias": True, "rope_interleave": False, "rms_norm_eps": 0.01},
+        {
+            **LATENT,
+            **GROUPED,
+            "attention_bias": True,
+            "rope_interleave": False,
+            "rms_norm_eps": 0.01,
+        },
     ),
     "glm4_moe_biases": (
         "Glm4MoeConfig",

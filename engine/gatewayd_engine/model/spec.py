@@ -157,8 +157,6 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
         )
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
-    if latent is not None and (config.indices("first_k_dense_replace") or (0,))[0] < num_layers:
-        raise UnsupportedModel(f"{config.where}: experts of {architecture} are not supported")
     rotated = read_rotated(config, family, num_layers)
     windows = read_windows(config, family, rotated)
     # Gemma scales scores by another number than the size of a head.

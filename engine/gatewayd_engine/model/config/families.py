@@ -191,8 +191,10 @@ FAMILIES = {
     "Glm4ForCausalLM": Family(
         biases="qkv_configured", norms=_GLM, adjacent_pairs=True, rotated=0.5, head_dim=128
     ),
-    "DeepseekV2ForCausalLM": Family(biases="configured", mlp_bias=True, latent=True),
-    "DeepseekV3ForCausalLM": Family(biases="configured", latent=True),
+    "DeepseekV2ForCausalLM": Family(
+        biases="configured", mlp_bias=True, latent=True, experts="deepseek_v2"
+    ),
+    "DeepseekV3ForCausalLM": Family(biases="configured", latent=True, experts="deepseek_v3"),
     "Qwen2MoeForCausalLM": Family(
         biases="qkv", windows="listed_before", window=4096, experts="qwen_shared"
     ),

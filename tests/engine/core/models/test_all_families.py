@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd_engine.model.json_fields import SpecError
 from gatewayd_engine.process.config import EngineConfigError
-from tests.engine.core.models.family_run import outcome_of
+from tests.engine.core.models.family_run import MANY, outcome_of
 from tests.engine.core.models.tiny_families import NoTinyModel, families, write_tiny
 
 PAGE = Path(__file__).parents[4] / "docs" / "families.md"
@@ -28,7 +28,7 @@ def row_of(family: str, folder: Path) -> tuple[str, str, str]:
     except NoTinyModel as error:
         return "", "not tested", f"no tiny model: {error}"
     try:
-        found = outcome_of(folder, family)
+        found = outcome_of(folder, family, MANY)
     except (SpecError, EngineConfigError) as error:
         return "", "refused", _OWN_WORDS.sub("", _NATIVE_REFUSAL.sub("", str(error)))
     assert found.is_equal, family

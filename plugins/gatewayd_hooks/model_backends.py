@@ -56,7 +56,8 @@ class Attends(Protocol):
             layer: 0 in the first call of a step, one more in each further one.
             query: with positions applied, shape ``[num_tokens, num_heads, head_dim]``.
             key_value: keys with positions applied, then values, shape
-                ``[num_tokens, 2 * num_kv_heads, head_dim]``.
+                ``[num_tokens, 2 * num_kv_heads, head_dim]``; keys alone where ``KvShape`` says that
+                these are the values, shape ``[num_tokens, num_kv_heads, head_dim]``.
 
         Returns:
             Shape ``[num_tokens, num_heads * head_dim]``.

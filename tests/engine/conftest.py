@@ -77,6 +77,9 @@ LATENT = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 10,
     "num_key_value_heads": 4,
+}
+DEEPSEEK = {
+    **LATENT,
     "first_k_dense_replace": 1,
     "n_routed_experts": 6,
     "n_shared_experts": 2,
@@ -138,8 +141,8 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3MoeConfig",
         {**MOE, "head_dim": 24, "norm_topk_prob": True, "mlp_only_layers": [1]},
     ),
-    "deepseek_v2": ("DeepseekV2Config", {**LATENT, "q_lora_rank": None}),
-    "deepseek_v3": ("DeepseekV3Config", LATENT),
+    "deepseek_v2": ("DeepseekV2Config", {**DEEPSEEK, "q_lora_rank": None}),
+    "deepseek_v3": ("DeepseekV3Config", DEEPSEEK),
     "qwen2_moe": (
         "Qwen2MoeConfig",
         {**MOE, "shared_expert_intermediate_size": 80, "mlp_only_layers": [1]},
@@ -206,7 +209,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2_yarn": (
         "DeepseekV2Config",
         {
-            **LATENT,
+            **DEEPSEEK,
             "rope_parameters": {**YARN_ROPE, "mscale": 0.7, "mscale_all_dim": 0.9},
             "mlp_bias": True,
             "first_k_dense_replace": 3,
@@ -215,7 +218,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2_biases": (
         "DeepseekV2Config",
         {
-            **LATENT,
+            **DEEPSEEK,
             **GROUPED,
             "q_lora_rank": None,
             "attention_bias": True,
@@ -225,7 +228,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3_biases": (
         "DeepseekV3Config",
         {
-            **LATENT,
+            **DEEPSEEK,
             **GROUPED,
             "attention_bias": True,
             "rope_interleave": False,
@@ -271,12 +274,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3_direct": (
         "DeepseekV3Config",
         {
-            **LATENT,
+            **DEEPSEEK,
             "q_lora_rank": None,
             "rope_interleave": False,
             "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    # transformers zeroes the embedding of a padding token when it loads a tied one.
+    "youtu": ("YoutuConfig", {**LATENT, "tie_word_embeddings": True, "pad_token_id": None}),
     "qwen3_moe_sparse_step": (
         "Qwen3MoeConfig",
         {**MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 16},

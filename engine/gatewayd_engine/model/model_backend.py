@@ -103,11 +103,25 @@ def _opened(
         watched.close()
         raise
     try:
+        _check_latents(config, spec)
         _check_sinks(config, spec.architecture, has_sinks=spec.facts.has_sinks)
     except EngineConfigError:
         watched.close()
         raise
     return PluginBackend(choice, watched, spec)
+
+
+def _check_latents(config: EngineConfig, spec: PluginSpec) -> None:
+    """Refuse keys that are the values where no attention reads them.
+
+    Raises:
+        EngineConfigError: the model has such, and the configuration another device.
+    """
+    if spec.attention.values_are_keys and config.device != "cpu":
+        raise EngineConfigError(
+            f"{spec.architecture} has keys that are its values (latent attention), which are"
+            ' served on a CPU only; set [engine] device to "cpu"'
+        )
 
 
 def _check_sinks(config: EngineConfig, architecture: str, *, has_sinks: bool) -> None:

@@ -65,7 +65,8 @@ class ModelBackendConformance:
             model, shape = opened.load(), opened.facts.attention
             attend = DenseAttend(opened.facts, model)
             opened.hidden(model, [3, 4, 5], [0, 1, 2], attend)
-        heads = (3, shape.num_heads, shape.head_dim), (3, 2 * shape.num_kv_heads, shape.head_dim)
+        parts = 1 if shape.values_are_keys else 2
+        heads = [(3, n, shape.head_dim) for n in (shape.num_heads, parts * shape.num_kv_heads)]
         assert attend.calls == [(layer, *heads) for layer in range(shape.num_layers)]
 
     def test_hidden_states_and_logits_have_the_sizes_of_its_facts(self, tmp_path: Path) -> None:
@@ -225,7 +226,8 @@ class DenseAttend:
         both = torch.cat(self._seen[layer])
         group = shape.num_heads // shape.num_kv_heads
         keys = both[:, : shape.num_kv_heads].repeat_interleave(group, 1)
-        values = both[:, shape.num_kv_heads :].repeat_interleave(group, 1)
+        # The last heads are the values, also where they are the keys.
+        values = both[:, -shape.num_kv_heads :].repeat_interleave(group, 1)
         scores = torch.einsum("qhd,khd->hqk", query, keys) * shape.scale
         if shape.softcap is not None:
             scores = (scores / shape.softcap).tanh() * shape.softcap

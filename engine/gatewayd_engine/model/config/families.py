@@ -210,6 +210,7 @@ FAMILIES = {
         rope_theta=150_000.0,
         has_sinks=True,
     ),
+    "YoutuForCausalLM": Family(biases="configured", latent=True, tied=True),
 }
 
 MODEL_TYPES = {
@@ -232,5 +233,6 @@ MODEL_TYPES = {
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "youtu": "YoutuForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

@@ -89,6 +89,15 @@ DEEPSEEK = {
     "topk_group": 1,
 }
 GROUPED = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.7}
+LLAMA4 = {
+    "num_local_experts": 6,
+    "num_experts_per_tok": 2,
+    "intermediate_size_mlp": 128,
+    "head_dim": 16,
+    "num_hidden_layers": 5,
+    "floor_scale": 16,
+}
+
 ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {}),
     "llama3": ("LlamaConfig", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
@@ -149,6 +158,7 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "glm4_moe": ("Glm4MoeConfig", {**GROUPED_MOE, "head_dim": 24, "use_qk_norm": True}),
     "gpt_oss": ("GptOssConfig", {**GPT_OSS, "sliding_window": 20}),
+    "llama4": ("Llama4TextConfig", {**LLAMA4, "interleave_moe_layer_step": 2}),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 
@@ -233,6 +243,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
             "rope_interleave": False,
             "rms_norm_eps": 0.01,
+        },
+    ),
+    "llama4_biases": (
+        "Llama4TextConfig",
+        {
+            **LLAMA4,
+            "num_experts_per_tok": 1,
+            "moe_layers": [0, 3],
+            "attention_bias": True,
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
         },
     ),
     "glm4_moe_biases": (

@@ -44,6 +44,9 @@ class MixtureOfExperts:
         # Tokens sorted by expert, so that each expert's inputs are one slice.
         order = visits.argsort(stable=True)
         grouped = x[order // chosen.shape[1]]  # [n * top_k, hidden], by expert
+        weighs_inputs = self._router.routing.weighs_inputs
+        if weighs_inputs:
+            grouped.mul_(weights.flatten()[order].unsqueeze(1).to(x.dtype))
         answers = torch.empty_like(grouped)
         start = 0
         counts = visits.bincount(minlength=len(self._experts)).tolist()
@@ -56,7 +59,9 @@ class MixtureOfExperts:
         by_token = torch.empty_like(answers)
         by_token[order] = answers
         by_token = by_token.view(*chosen.shape, -1)
-        return by_token.mul_(weights.unsqueeze(-1).to(x.dtype)).sum(1)
+        if not weighs_inputs:
+            by_token.mul_(weights.unsqueeze(-1).to(x.dtype))
+        return by_token.sum(1)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
@@ -125,7 +130,12 @@ class GroupedExperts:
         """Run the experts on the tokens routed to them and sum their weighted outputs."""
         kernels, first, second = self._kernels, self._gate_up.matrices, self._down.matrices
         inner = x.new_empty(visits.num_visits, second.columns)
-        kernels.expert_gates(self._gate_up.prepare_input(x), first, visits, self._act, inner)
+        given = visits
+        if self._router.routing.weighs_inputs:
+            # Each visit has an input of its own, and outputs are added as they are.
+            x = (x.unsqueeze(1) * weights.unsqueeze(-1).to(x.dtype)).flatten(0, 1)
+            given, weights = visits._replace(top_k=1), torch.ones_like(weights)
+        kernels.expert_gates(self._gate_up.prepare_input(x), first, given, self._act, inner)
         answers = x.new_empty(visits.num_visits, second.rows)
         kernels.expert_answers(self._down.prepare_input(inner), second, visits, weights, answers)
         return kernels.sum_visits(answers, visits.top_k)

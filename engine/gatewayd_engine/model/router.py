@@ -54,7 +54,11 @@ class Router:
             scores = torch.softmax(logits, -1, dtype=torch.float32)
         else:
             scores = torch.sigmoid(logits.double()).float()
-        ranks = scores if self._correction is None else scores + self._correction
+        ranks = scores
+        if self._correction is not None:
+            ranks = scores + self._correction
+        elif routing.scoring == "sigmoid":
+            ranks = logits  # sigmoids of large ones are equal
         if routing.groups > routing.top_groups:
             ranks = self._in_top_groups(ranks)
         weights, chosen = ranks.topk(routing.top_k, -1)

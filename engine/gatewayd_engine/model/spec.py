@@ -125,8 +125,8 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     config = text or whole
     architecture = _architecture(config)
     family = FAMILIES[architecture]
-    if family.qk_norm_flag:
-        family = replace(family, qk_norm="head" if config.flag("use_qk_norm", False) else None)
+    if family.qk_norm_flag is not None and not config.flag("use_qk_norm", family.qk_norm_flag):
+        family = replace(family, qk_norm=None)
     _refuse_unsupported(config)
 
     hidden_size, num_heads = config.size("hidden_size"), config.size("num_attention_heads")
@@ -177,7 +177,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         hidden_size=hidden_size,
-        intermediate_size=config.size("intermediate_size"),
+        intermediate_size=config.size(family.dense_size),
         vocab_size=config.size("vocab_size"),
         max_model_len=max_model_len or rope.max_len,
         norm_eps=config.number("rms_norm_eps"),

@@ -27,6 +27,7 @@ DEEPSEEK = {
     "topk_group": 2,
     "first_k_dense_replace": 1,
 }
+LLAMA4 = {"num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size": 48}
 
 
 def read(experts: Any, values: dict[str, Any]) -> MoeSpec:
@@ -47,6 +48,10 @@ def where(layers: Sequence[bool]) -> str:
         ("deepseek_v3", DEEPSEEK, "-xxxxx"),
         ("deepseek_v3", {**DEEPSEEK, "first_k_dense_replace": 0}, "xxxxxx"),
         ("deepseek_v2", {**DEEPSEEK, "first_k_dense_replace": 9}, "------"),
+        ("llama4", LLAMA4, "xxxxxx"),
+        ("llama4", {**LLAMA4, "interleave_moe_layer_step": 2}, "-x-x-x"),
+        ("llama4", {**LLAMA4, "interleave_moe_layer_step": 2, "moe_layers": [0, 4]}, "x---x-"),
+        ("llama4", {**LLAMA4, "moe_layers": []}, "------"),
     ],
 )
 def test_layers_with_experts_are_those_of_the_family(

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from gatewayd_engine.model.config.moe import Routing
-from gatewayd_engine.model.layers import Linear
+from gatewayd_engine.model.layers import FeedForward, Gated, Linear
+from gatewayd_engine.model.moe import MixtureOfExperts, WithSharedExpert
 from gatewayd_engine.model.router import Router, SharedGate
 
 HIDDEN, EXPERTS, TOP_K = 32, 12, 3
@@ -142,6 +143,44 @@ def test_sigmoids_have_the_same_bits_in_any_batch() -> None:
     for row in range(0, 1000, 17):
         assert torch.equal(router(x[row : row + 1])[0][0], weights[row])
         assert torch.equal(gate(x[row : row + 1])[0], opened[row])
+
+
+@torch.inference_mode()
+def test_sigmoids_that_are_all_one_are_ranked_by_their_logits() -> None:
+    router = Router(Linear(torch.tensor([[30.0], [50.0], [40.0]])), Routing(2, "sigmoid"))
+    weights, chosen = router(torch.ones(1, 1))
+    assert chosen.tolist() == [[1, 2]]
+    assert weights.tolist() == [[0.5, 0.5]]
+
+
+@torch.inference_mode()
+def test_experts_whose_inputs_are_weighed_are_those_of_llama4() -> None:
+    from transformers import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
+
+    sizes = {"hidden_size": HIDDEN, "intermediate_size": 48, "num_local_experts": EXPERTS}
+    other = Llama4TextMoe(Llama4TextConfig(**sizes, num_experts_per_tok=TOP_K))
+    for parameter in other.parameters():
+        parameter.data.normal_(0, 0.3)
+    router = Router(
+        Linear(other.router.weight),
+        Routing(TOP_K, "sigmoid", renormalize=False, weighs_inputs=True),
+    )
+    experts = [
+        FeedForward(Linear(gate_up.t()), Linear(down.t()), Gated("silu"))
+        for gate_up, down in zip(other.experts.gate_up_proj, other.experts.down_proj, strict=True)
+    ]
+    one = other.shared_expert
+    joined = torch.cat((one.gate_proj.weight, one.up_proj.weight))
+    shared = FeedForward(Linear(joined), Linear(one.down_proj.weight), Gated("silu"))
+    ours = WithSharedExpert(MixtureOfExperts(router, experts), shared, None)
+    x = torch.randn(50, HIDDEN)
+    wanted, _ = other(x)
+    torch.testing.assert_close(ours(x), wanted, rtol=1e-4, atol=1e-4)
+    onto = torch.ones_like(x)
+    rest = ours.add_to(onto, x)
+    assert rest is not None
+    torch.testing.assert_close(onto + rest, wanted + 1, rtol=1e-4, atol=1e-4)
 
 
 @torch.inference_mode()

@@ -305,7 +305,7 @@ ODD: tuple[Any, ...] = (
     "name",
     [
         *("llama3", "llama_yarn", "phi3_longrope", "qwen2", "gemma2", "olmo3", "smollm3"),
-        *("qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss"),
+        *("qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "llama4"),
     ],
 )
 def test_any_odd_value_is_either_served_or_refused_by_name(

@@ -14,6 +14,7 @@ from gatewayd_engine.model.loading.layout import (
     CORRECTION,
     expert_parts,
     expert_prefix,
+    mlp_prefix,
     router_name,
 )
 from gatewayd_engine.model.moe import MixtureOfExperts, WithSharedExpert
@@ -51,7 +52,7 @@ class MlpBuilder:
         """Build the feed-forward part of a layer."""
         moe = self._spec.moe
         if moe is None or not moe.layers[index]:
-            return self._feed_forward(f"model.layers.{index}.mlp", _PARTS)
+            return self._feed_forward(mlp_prefix(self._spec, f"model.layers.{index}"), _PARTS)
         routed = self._routed(index, moe)
         if moe.shared is None:
             return routed

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Experts = Literal["mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3", "gpt_oss"]
+Experts = Literal[
+    "mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"
+]
 """Schemes of routing and of the names of experts; see ``config.moe``."""
 
 
@@ -87,7 +89,9 @@ class Family:
         rope_theta: when config.json says nothing.
         activation: when config.json says nothing.
         tied: whether embeddings and head share a weight when config.json says nothing.
-        qk_norm_flag: whether ``use_qk_norm`` of config.json says if each head is normalised.
+        qk_norm_flag: whether ``qk_norm`` is used when ``use_qk_norm`` of config.json, which decides
+            on it, says nothing; None where it does not.
+        dense_size: key of the size of dense feed-forward parts.
         has_sinks: whether each head has an attention sink, a score that no value follows.
 
     "When config.json says nothing" marks default values.
@@ -118,7 +122,8 @@ class Family:
     rope_theta: float = 10_000.0
     activation: str = "silu"
     tied: bool = False
-    qk_norm_flag: bool = False
+    qk_norm_flag: bool | None = None
+    dense_size: str = "intermediate_size"
     has_sinks: bool = False
 
 
@@ -199,7 +204,24 @@ FAMILIES = {
         biases="qkv", windows="listed_before", window=4096, experts="qwen_shared"
     ),
     "Glm4MoeForCausalLM": Family(
-        biases="qkv_configured", qk_norm_flag=True, rotated=0.5, experts="deepseek_v3"
+        biases="qkv_configured",
+        qk_norm="head",
+        qk_norm_flag=False,
+        rotated=0.5,
+        experts="deepseek_v3",
+    ),
+    "Llama4ForCausalLM": Family(
+        biases="configured",
+        qk_norm="unit",
+        qk_norm_flag=True,
+        unrotated_interval=4,
+        adjacent_pairs=True,
+        grows_queries=True,
+        chunk=8192,
+        dense_size="intermediate_size_mlp",
+        experts="llama4",
+        head_dim=128,
+        rope_theta=500_000.0,
     ),
     "GptOssForCausalLM": Family(
         biases="all",
@@ -234,5 +256,6 @@ MODEL_TYPES = {
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "youtu": "YoutuForCausalLM",
+    "llama4_text": "Llama4ForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

@@ -28,6 +28,7 @@ class Routing:
         top_groups: groups per token, from which its experts are chosen.
         ranked_by: highest scores of a group whose sum ranks it.
         in_float32: whether logits are computed in float32, whatever the decoder's dtype.
+        weighs_inputs: whether weights multiply the inputs of experts, not their outputs.
     """
 
     top_k: int
@@ -39,6 +40,7 @@ class Routing:
     top_groups: int = 1
     ranked_by: int = 1
     in_float32: bool = False
+    weighs_inputs: bool = False
 
     @property
     def is_softmax(self) -> bool:
@@ -122,6 +124,8 @@ def read_moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | N
             moe = _deepseek(config, num_layers, family.experts == "deepseek_v2")
         case "gpt_oss":
             moe = _gpt_oss(config, num_layers)
+        case "llama4":
+            moe = _llama4(config, num_layers)
     _check(config, moe, num_layers)
     return moe
 
@@ -204,6 +208,23 @@ def _gpt_oss(config: JsonFields, num_layers: int) -> MoeSpec:
         Routing(config.size("num_experts_per_tok", 4)),
         has_bias=True,
         gate=ClampedGate(config.number("swiglu_limit", 7.0), config.number("swiglu_alpha", 1.702)),
+    )
+
+
+def _llama4(config: JsonFields, num_layers: int) -> MoeSpec:
+    size, step = config.size("intermediate_size"), config.size("interleave_moe_layer_step", 1)
+    if config.raw("moe_layers") is None:
+        layers = tuple((layer + 1) % step == 0 for layer in range(num_layers))
+    else:
+        listed = config.indices("moe_layers")
+        layers = tuple(layer in listed for layer in range(num_layers))
+    top_k = config.size("num_experts_per_tok", 1)
+    return MoeSpec(
+        _num_experts(config, "num_local_experts", 16),
+        size,
+        layers,
+        Routing(top_k, "sigmoid", renormalize=False, weighs_inputs=True),
+        SharedExpert("shared_expert", size),
     )
 
 

@@ -41,7 +41,8 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         if spec.moe is not None and spec.moe.layers[index]:
             shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present), present)
         else:
-            shapes |= _feed_forward(spec, f"{prefix}.mlp", spec.intermediate_size, present)
+            mlp = mlp_prefix(spec, prefix)
+            shapes |= _feed_forward(spec, mlp, spec.intermediate_size, present)
     return shapes
 
 
@@ -54,12 +55,17 @@ def matrices(shapes: Shapes) -> dict[str, Matrix]:
     }
 
 
+def mlp_prefix(spec: ModelSpec, layer: str) -> str:
+    """Return the name prefix of a layer's feed-forward part, which differs for Llama 4."""
+    return f"{layer}.{'feed_forward' if spec.family.experts == 'llama4' else 'mlp'}"
+
+
 def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
     """Return the name prefix of a layer's router and experts, which differs for Mixtral."""
     # Releases name Mixtral's experts differently; the stored tensors decide.
     if spec.family.experts == "mixtral" and f"{layer}.mlp.gate.weight" not in present:
         return f"{layer}.block_sparse_moe"
-    return f"{layer}.mlp"
+    return mlp_prefix(spec, layer)
 
 
 def sinks_name(prefix: str) -> str:
@@ -69,7 +75,7 @@ def sinks_name(prefix: str) -> str:
 
 def router_name(spec: ModelSpec, prefix: str) -> str:
     """Return the name of the router of a layer, from the prefix of its experts."""
-    return f"{prefix}.{'router' if spec.family.experts == 'gpt_oss' else 'gate'}"
+    return f"{prefix}.{'router' if spec.family.experts in ('gpt_oss', 'llama4') else 'gate'}"
 
 
 def expert_parts(spec: ModelSpec) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """Splitting of stacked experts into single matrices.
 
-transformers 5 stacks all experts of a layer. So does gpt-oss, whose matrices are stored transposed,
-and whose rows of gate and up projections alternate.
+transformers 5 stacks all experts of a layer. So do gpt-oss and Llama 4, whose matrices are stored
+transposed; rows of gate and up projections alternate in gpt-oss.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class _SplitExpertsSource:
         self._spec = spec
         self._moe = moe
         self._is_interleaved = spec.family.experts == "gpt_oss"
+        self._is_transposed = self._is_interleaved or spec.family.experts == "llama4"
         self._locations: dict[str, _Location] = {}
         self.stored: dict[str, Stored] = {}
         # Names of the other tensors in the files, by the names under which they are shown.
@@ -117,7 +118,7 @@ class _SplitExpertsSource:
             "blocks": (columns // _BLOCK, _BLOCK // 2),
             "scales": (columns // _BLOCK,),
         }[kind]
-        is_transposed = self._is_interleaved and kind == "weight"
+        is_transposed = self._is_transposed and kind == "weight"
         shape = (self._moe.num_experts, *((*sizes, rows) if is_transposed else (rows, *sizes)))
         if stored.shape != shape:
             raise LoadError(

@@ -89,9 +89,12 @@ class _WithExperts:
         weights, chosen = router(inputs)
         for number in range(num_experts):
             rows, ranks = (chosen == number).nonzero(as_tuple=True)
-            answers = self._fit_expert(number, made, list(torch.split(inputs[rows], _ROWS)))
+            given, factors = inputs[rows], weights[rows, ranks].unsqueeze(-1)
+            if moe.routing.weighs_inputs:
+                given, factors = given * factors, torch.ones_like(factors)
+            answers = self._fit_expert(number, made, list(torch.split(given, _ROWS)))
             # A token chooses an expert at most once, so no row is added to twice in one operation.
-            after[rows] += torch.cat(answers) * weights[rows, ranks].unsqueeze(-1)
+            after[rows] += torch.cat(answers) * factors
         if shared is not None:
             gate = self._layers.shared_gate(self._index, shared)
             whole = torch.cat(self._fit_shared(shared, made, list(torch.split(inputs, _ROWS))))

@@ -10,6 +10,7 @@ from gatewayd_engine.model.loading.layout import (
     expert_parts,
     expert_prefix,
     matrices,
+    mlp_prefix,
 )
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Matrix
@@ -89,7 +90,7 @@ def input_groups(
     names = ("gate_proj", "up_proj", "down_proj")
     if spec.moe is None or not spec.moe.layers[index]:
         norm = _norm(prefix, norms.before_mlp)
-        yield from finder.feed_forward(f"{prefix}.mlp", names, norm, is_expert=False)
+        yield from finder.feed_forward(mlp_prefix(spec, prefix), names, norm, is_expert=False)
         return
     experts = expert_prefix(spec, prefix, [*shapes])
     for number in range(spec.moe.num_experts):

@@ -162,7 +162,7 @@ def test_what_is_rounded_while_loading_answers_as_its_numbers_do(
     assert answers(source, scheme.choice) == wanted
 
 
-@pytest.mark.parametrize("source", ["gpt_oss"], indirect=True)
+@pytest.mark.parametrize("source", ["gpt_oss", "llama4"], indirect=True)
 @pytest.mark.parametrize("name", ["int4", "fp8 in bytes", "sparse24"])
 def test_experts_in_one_tensor_answer_as_their_numbers_do(
     name: str, source: Path, tmp_path: Path

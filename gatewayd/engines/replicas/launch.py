@@ -23,6 +23,7 @@ from gatewayd.hub.store import stored_path
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
+from gatewayd_engine.model.tokenizer_files.conversion import with_tokenizer
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers import children
@@ -43,11 +44,11 @@ def model_folder(config: Config) -> Path:
     """Absolute folder of the served checkpoint: the configured one, or the embedded model.
 
     Raises:
-        ValueError: the configured path is a GGUF file that cannot be served, or a model of the Hub
-            that is not in the store.
+        ValueError: the configured path is a GGUF file, or has a tokenizer, that cannot be served, or is
+            a model of the Hub that is not in the store.
     """
     path = model_source(config)
-    return expanded(path) if needs_expansion(path) else path
+    return expanded(path) if needs_expansion(path) else with_tokenizer(path)
 
 
 def model_source(config: Config) -> Path:

@@ -82,7 +82,8 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-_ALPHABET = _byte_alphabet()
+BYTE_ALPHABET = _byte_alphabet()
+"""Byte of each character of byte-level vocabularies."""
 
 
 def _byte_level(token: str) -> bytes:
@@ -91,6 +92,6 @@ def _byte_level(token: str) -> bytes:
     One with a character outside the alphabet (an added token) is plain text.
     """
     try:
-        return bytes(_ALPHABET[char] for char in token)
+        return bytes(BYTE_ALPHABET[char] for char in token)
     except KeyError:
         return token.encode()

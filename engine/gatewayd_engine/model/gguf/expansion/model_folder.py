@@ -23,7 +23,6 @@ from gatewayd_engine.model.gguf.expansion.tokenizer_json import (
 from gatewayd_engine.model.gguf.expansion.vocabulary import GgufVocabulary
 from gatewayd_engine.model.gguf.files import parts_of, read_parts
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
-from gatewayd_engine.process.file_writes import sync
 
 _NAME = "general.name"
 _LONGEST_NAME = 200

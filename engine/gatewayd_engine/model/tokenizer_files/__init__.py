@@ -1,0 +1,1 @@
+"""Tokenizers in other files than ``tokenizer.json``, read as untrusted data. Imports no torch."""

@@ -44,8 +44,8 @@ def model_folder(config: Config) -> Path:
     """Absolute folder of the served checkpoint: the configured one, or the embedded model.
 
     Raises:
-        ValueError: the configured path is a GGUF file, or has a tokenizer, that cannot be served, or is
-            a model of the Hub that is not in the store.
+        ValueError: the configured path is a GGUF file, or has a tokenizer, that cannot be served,
+            or is a model of the Hub that is not in the store.
     """
     path = model_source(config)
     return expanded(path) if needs_expansion(path) else with_tokenizer(path)

@@ -68,6 +68,9 @@ class _Moved:
     def tensor(self, name: str) -> torch.Tensor:
         return self.source.tensor(name).to(self.device, self.dtype)
 
+    def float32(self, name: str) -> torch.Tensor:
+        return self.tensor(name).float()
+
     def matrix(self, name: str) -> torch.Tensor:
         return self.tensor(f"{name}.weight")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, InputsCollected
+from gatewayd_engine.offline.quantize.calibration_layers import fit
 from gatewayd_engine.offline.quantize.input_groups import (
     InputGroup,
     input_groups,
@@ -20,6 +23,7 @@ from gatewayd_engine.offline.quantize.input_groups import (
     stays_float,
 )
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_engine.offline.quantize.scale_folding import Folding
 
 IDS = torch.randint(2, 320, (60,), generator=torch.Generator().manual_seed(3))
@@ -72,6 +76,19 @@ def test_every_matrix_to_quantize_is_at_one_place_that_is_seen(source: Checkpoin
         if moe is not None and moe.layers[index]:
             counts = [seen.inputs[place.name].count for place in found if ".experts." in place.name]
             assert sum(counts) == 2 * moe.top_k * len(IDS)
+
+
+@torch.inference_mode()
+def test_a_layer_in_parts_computes_what_it_does_as_a_whole(source: Checkpoint) -> None:
+    layers, quantizer = Layers(source), SimpleNamespace(calibrates=SimpleNamespace(propagates=True))
+    writer = cast("CheckpointQuantizer", quantizer)
+    stream = layers.embedded(IDS)
+    for index in range(source.spec.num_layers):
+        whole = layers.open(index, LayerTensors(source))(stream)
+        # Nothing is to be quantized: attention and experts run one after the other.
+        made = fit(layers, writer, index, [], [stream.clone()], lambda part: None)
+        torch.testing.assert_close(torch.cat(made.stream), whole, rtol=1e-4, atol=1e-4)
+        stream = whole
 
 
 @torch.inference_mode()

@@ -159,6 +159,11 @@ ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "glm4_moe": ("Glm4MoeConfig", {**GROUPED_MOE, "head_dim": 24, "use_qk_norm": True}),
     "gpt_oss": ("GptOssConfig", {**GPT_OSS, "sliding_window": 20}),
     "llama4": ("Llama4TextConfig", {**LLAMA4, "interleave_moe_layer_step": 2}),
+    "olmoe": ("OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2}),
+    "flex_olmo": (
+        "FlexOlmoConfig",
+        {"num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True},
+    ),
 }
 """A configuration class of transformers and what differs from ``SIZES``, one per family."""
 

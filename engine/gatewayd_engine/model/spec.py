@@ -222,6 +222,8 @@ def _architecture(config: JsonFields) -> str:
 def _refuse_unsupported(config: JsonFields) -> None:
     if config.flag("use_bidirectional_attention", False):
         raise UnsupportedModel(f"{config.where}: use_bidirectional_attention is not supported")
+    if config.raw("clip_qkv") is not None:
+        raise UnsupportedModel(f"{config.where}: clip_qkv is not supported")
     if "auto_map" in config:
         _log.warning("config.json names custom code in auto_map; it is not run")
 

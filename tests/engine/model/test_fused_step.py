@@ -31,7 +31,7 @@ WIDEST = 16
 """Numbers of the widest vector that kernels use."""
 UNFIT = {"mixtral", "mixtral_window", "qwen3_moe", "qwen3_moe_sparse_step", "phi3", "phi3_longrope"}
 UNFIT |= {"qwen2_moe", "qwen2_moe_windows", "glm4_moe", "glm4_moe_biases"}
-UNFIT |= {"gpt_oss", "gpt_oss_unbiased", "llama4", "llama4_biases"}
+UNFIT |= {"gpt_oss", "gpt_oss_unbiased", "llama4", "llama4_biases", "olmoe", "flex_olmo"}
 """Variants with experts, or whose rotated part of a head is no multiple of a vector."""
 
 

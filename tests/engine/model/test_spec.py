@@ -250,6 +250,7 @@ def test_every_checkpoint_of_transformers_is_read(
             {"architectures": ["Gemma2ForCausalLM"], "use_bidirectional_attention": True},
             "use_bidirectional_attention is not supported",
         ),
+        ({"clip_qkv": 8.0}, "clip_qkv is not supported"),
         (
             {
                 "architectures": ["MixtralForCausalLM"],

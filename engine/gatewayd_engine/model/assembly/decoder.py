@@ -157,6 +157,10 @@ class LayerBuilder:
         name = self._spec.family.norms.before_mlp
         return self._norm(f"model.layers.{index}", name) or Unnormed()
 
+    def norm_after_mlp(self, index: int) -> Norm | None:
+        """Build the norm of the output of a layer's feed-forward part; None for none."""
+        return self._norm(f"model.layers.{index}", self._spec.family.norms.after_mlp)
+
     def shared_expert(self, index: int, shared: SharedExpert) -> FeedForward:
         """Build the shared expert of a layer."""
         return self._mlps.shared_expert(index, shared)

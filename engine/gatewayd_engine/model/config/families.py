@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Experts = Literal[
-    "mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4"
+    "mixtral", "qwen", "qwen_shared", "deepseek_v2", "deepseek_v3", "gpt_oss", "llama4", "olmoe"
 ]
 """Schemes of routing and of the names of experts; see ``config.moe``."""
 
@@ -223,6 +223,14 @@ FAMILIES = {
         head_dim=128,
         rope_theta=500_000.0,
     ),
+    "OlmoeForCausalLM": Family(biases="configured", qk_norm="projection", experts="olmoe"),
+    "FlexOlmoForCausalLM": Family(
+        biases="configured",
+        qk_norm="projection",
+        norms=_AFTER,
+        experts="olmoe",
+        rope_theta=500_000.0,
+    ),
     "GptOssForCausalLM": Family(
         biases="all",
         windows="interval",
@@ -256,6 +264,8 @@ MODEL_TYPES = {
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "youtu": "YoutuForCausalLM",
+    "olmoe": "OlmoeForCausalLM",
+    "flex_olmo": "FlexOlmoForCausalLM",
     "llama4_text": "Llama4ForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""

@@ -116,8 +116,8 @@ def read_moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | N
     match family.experts:
         case None:
             return None
-        case "mixtral":
-            moe = _mixtral(config, num_layers)
+        case "mixtral" | "olmoe":
+            moe = _mixtral(config, num_layers, is_olmo=family.experts == "olmoe")
         case "qwen" | "qwen_shared":
             moe = _qwen(config, num_layers, is_shared=family.experts == "qwen_shared")
         case "deepseek_v2" | "deepseek_v3":
@@ -130,12 +130,15 @@ def read_moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | N
     return moe
 
 
-def _mixtral(config: JsonFields, num_layers: int) -> MoeSpec:
+def _mixtral(config: JsonFields, num_layers: int, *, is_olmo: bool) -> MoeSpec:
     return MoeSpec(
-        _num_experts(config, "num_experts", 8),
+        _num_experts(config, "num_experts", None if is_olmo else 8),
         config.size("intermediate_size"),
         (True,) * num_layers,
-        Routing(config.size("num_experts_per_tok")),
+        Routing(
+            config.size("num_experts_per_tok"),
+            renormalize=not is_olmo or config.flag("norm_topk_prob", False),
+        ),
     )
 
 

@@ -84,7 +84,7 @@ class _WithExperts:
         after = torch.cat(made.stream)
         made.stream.clear()
         norm, router = self._layers.routing(self._index)
-        inputs = norm(after)
+        inputs, total = norm(after), torch.zeros_like(after)
         # Once for all tokens, before any expert is quantized.
         weights, chosen = router(inputs)
         for number in range(num_experts):
@@ -94,11 +94,13 @@ class _WithExperts:
                 given, factors = given * factors, torch.ones_like(factors)
             answers = self._fit_expert(number, made, list(torch.split(given, _ROWS)))
             # A token chooses an expert at most once, so no row is added to twice in one operation.
-            after[rows] += torch.cat(answers) * factors
+            total[rows] += torch.cat(answers) * factors
         if shared is not None:
             gate = self._layers.shared_gate(self._index, shared)
             whole = torch.cat(self._fit_shared(shared, made, list(torch.split(inputs, _ROWS))))
-            after += whole if gate is None else whole * gate(inputs)
+            total += whole if gate is None else whole * gate(inputs)
+        norm_after = self._layers.norm_after_experts(self._index)
+        after += total if norm_after is None else norm_after(total)
         return made._replace(stream=list(torch.split(after, sizes)))
 
     def _fit_expert(self, number: int, made: FittedPart, inputs: Stream) -> Stream:

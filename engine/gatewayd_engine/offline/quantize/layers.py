@@ -104,6 +104,10 @@ class Layers:
         builder = self._builder(LayerTensors(self.checkpoint))
         return builder.norm_before_mlp(index), builder.router(index)
 
+    def norm_after_experts(self, index: int) -> Norm | None:
+        """Build the norm of the sum of a layer's experts; None for none."""
+        return self._builder(LayerTensors(self.checkpoint)).norm_after_mlp(index)
+
     def open_expert(
         self, index: int, number: int, tensors: LayerTensors, watch: Watch | None = None
     ) -> FeedForward:

@@ -16,7 +16,7 @@ MANY = pytest.mark.parametrize("num_prompts", [50, pytest.param(200, marks=pytes
 NEW_TOKENS = 12
 ARCHITECTURES = (
     "llama", "llama3", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "mixtral", "qwen3_moe",
-    "deepseek_v2", "deepseek_v3", "qwen2_moe", "glm4_moe", "gpt_oss", "llama4",
+    "deepseek_v2", "deepseek_v3", "qwen2_moe", "glm4_moe", "gpt_oss", "llama4", "olmoe",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ import torch
 
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
+from gatewayd_engine.model.layers import WIDENED
 
 if TYPE_CHECKING:
     from gatewayd_engine.model.attention_api import Attend
@@ -49,9 +50,14 @@ class HeadProduct(BatchInvariantMode):
         by_head = x.transpose(0, 1)
         if not self.is_steady:
             return torch.bmm(by_head, self._weight).transpose(0, 1)
-        # As in ``Linear``: rounding removes nearly always what depends on the batch (ADR 0035).
-        wide = torch.bmm(by_head.double(), self._weight.double())
-        return wide.to(x.dtype).transpose(0, 1)
+        out = x.new_empty(*by_head.shape[:2], self._weight.shape[2])
+        # As in ``Linear``: rounding nearly always removes what depends on the batch (ADR 0035), and
+        # a few matrices are converted at a time.
+        step = max(1, WIDENED // self._weight[0].numel())
+        for begin in range(0, len(out), step):
+            some = slice(begin, begin + step)
+            out[some] = torch.bmm(by_head[some].double(), self._weight[some].double())
+        return out.transpose(0, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from gatewayd_engine.model.batch_invariance import BatchInvariantMode, row_chunk
 _PADDING = 16
 """Padding columns of a packed weight. Rows a power of two apart share cache sets: without padding
 a matrix product over 2,048 columns takes half as long again."""
-_WIDENED = 3 << 18
+WIDENED = 3 << 18
 """Elements of a weight that are converted to float64 at a time, so that they stay in the cache."""
 
 
@@ -81,7 +81,7 @@ class Linear(BatchInvariantMode):
             out = x.new_empty(len(x), self._weight.shape[1])
         # float64 sums depend on the batch, too, but in bits that rounding to the model's dtype
         # nearly always removes (ADR 0035).
-        wide, step = x.double(), max(1, _WIDENED // self._weight.shape[0])
+        wide, step = x.double(), max(1, WIDENED // self._weight.shape[0])
         for begin in range(0, self._weight.shape[1], step):
             some = slice(begin, begin + step)
             out[:, some] = torch.mm(wide, self._weight[:, some].double())

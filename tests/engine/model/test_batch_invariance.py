@@ -11,6 +11,7 @@ import torch
 from gatewayd_engine.model.assembly.linears import Quantize
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.config.rope import RopeSpec
+from gatewayd_engine.model.latent_attention import HeadProduct
 from gatewayd_engine.model.layers import Gated, Linear
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
@@ -62,6 +63,15 @@ def rotary(dim: int) -> tuple[BatchInvariantMode, Part, int]:
     return made, turned, 8 * dim
 
 
+def by_head(heads: int) -> tuple[BatchInvariantMode, Part, int]:
+    made = HeadProduct(torch.randn(heads, 40, 96))
+
+    def multiplied(x: torch.Tensor) -> torch.Tensor:
+        return made(x.view(len(x), heads, 40)).flatten(1)
+
+    return made, multiplied, heads * 40
+
+
 PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (linear, {"has_bias": False}),
     (linear, {"has_bias": True}),
@@ -72,6 +82,8 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
         for size in (1024, 500, 37)
     ),
     *((rotary, {"dim": dim}) for dim in (64, 20)),
+    # More matrices than are converted at a time, and fewer.
+    *((by_head, {"heads": heads}) for heads in (250, 3)),
 ]
 
 

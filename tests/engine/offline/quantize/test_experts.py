@@ -42,7 +42,9 @@ torch.set_num_threads(1)
 
 Source = Callable[[str], Path]
 IDS = torch.randint(2, 320, (8, 96), generator=torch.Generator().manual_seed(4)).tolist()
-MODELS = ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe")
+MODELS = ("mixtral", "qwen3_moe", "qwen2_moe", "glm4_moe", "deepseek_v3")
+GROUPED_SIZES = {"q_lora_rank": 32, "v_head_dim": 12, "moe_intermediate_size": 48}
+"""Of latent attention, so that every matrix has whole groups of 16 columns."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "awq": {"group_size": -1},
     "gptq": {"group_size": 16},
@@ -62,7 +64,8 @@ def source_of(
     @functools.cache
     def made(name: str) -> Path:
         folder = tmp_path_factory.mktemp(name)
-        return make_checkpoint(folder, name, num_hidden_layers=2, max_shard_size="1GB")
+        sizes = GROUPED_SIZES if name.startswith("deepseek") else {}
+        return make_checkpoint(folder, name, num_hidden_layers=2, max_shard_size="1GB", **sizes)
 
     return made
 
@@ -127,6 +130,9 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
         assert tensors[f"{prefix}.gate.weight"].dtype == torch.float32
         for number in range(spec.moe.num_experts):
             assert all(f"{prefix}.experts.{number}.{part}.{suffix}" in tensors for part in parts)
+    if spec.latent is not None:
+        # Multiplied head by head, as floats.
+        routers += [f"model.layers.{i}.self_attn.kv_b_proj" for i in range(spec.num_layers)]
     announced = json.loads((out / "config.json").read_text()).get("quantization_config")
     if to == "sparse24":
         words = torch.unflatten(tensors[f"{prefix}.experts.1.{parts[2]}.weight"], 1, (-1, 4))

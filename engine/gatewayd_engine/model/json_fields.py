@@ -67,11 +67,11 @@ class JsonFields:
             raise self._wrong(key, f"between 1 and {most}")
         return value
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """Return a non-negative integer."""
+    def count(self, key: str, default: int | None = None, most: int = LARGEST_SIZE - 1) -> int:
+        """Return a non-negative integer of at most ``most``."""
         value = self._or_default(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_SIZE:
-            raise self._wrong(key, f"an integer from 0 to {LARGEST_SIZE - 1}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+            raise self._wrong(key, f"an integer from 0 to {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -199,7 +199,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         query_scale=read_query_scale(config, family),
         latent=latent,
         is_text_part=text is not None,
-        draft_layers=config.count("num_nextn_predict_layers", 0),
+        draft_layers=config.count("num_nextn_predict_layers", 0, most=MOST_LAYERS),
         quantization=_quantization(folder, config),
     )
 

@@ -65,9 +65,10 @@ def test_a_token_takes_a_latent_and_a_shared_key_in_each_layer(
     assert half.page_bytes == info.page_bytes / 2
 
 
-@pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
-@pytest.mark.parametrize("preemption", ["recompute", "swap"])
-@pytest.mark.parametrize("chunk", [5, 64])
+@pytest.mark.parametrize(
+    ("prefix_cache", "preemption", "chunk"),
+    [("hash", "recompute", 64), ("radix", "swap", 64), ("hash", "swap", 5)],
+)
 def test_tokens_are_those_of_transformers(
     make_engine: Make, folder: Path, prefix_cache: str, preemption: str, chunk: int
 ) -> None:
@@ -112,7 +113,10 @@ def test_forks_share_the_pages_of_their_prompt(make_engine: Make, folder: Path) 
 
 
 @pytest.mark.parametrize("codec", ["bf16", "int8", "fp8", "plain fp8", "int4"])
-def test_codecs_and_tiers_store_records(make_engine: Make, folder: Path, codec: str) -> None:
+def test_codecs_and_tiers_store_records(
+    make_engine: Make, checkpoint: Callable[[str], Path], codec: str
+) -> None:
+    folder = checkpoint("deepseek_v3")
     settings = {"scale": "none"} if codec == "plain fp8" else {}
     fields = {
         "kv_codec": StrategyChoice(codec.split()[-1], settings),

@@ -69,12 +69,8 @@ class Opener:
         return self._opened(kind, strategy, strategy)
 
     def _opened(self, kind: Kind, strategy: Any, watched: Any) -> Any:  # noqa: ANN401 - any kind
-        shape = self._resources.kv_shape
-        if shape is not None and shape.values_are_keys and isinstance(strategy, Compacts):
-            raise ValueError(
-                "it compacts keys and values, but the values of this model are its keys (latent"
-                ' attention); set [kv_compression] strategy to one that selects, or to "none"'
-            )
+        if kind is Kind.KV_COMPRESSION:
+            self._check_compression(strategy)
         try:
             watched.open(self._resources)
         except BaseException:
@@ -82,6 +78,19 @@ class Opener:
             close(kind, watched)
             raise
         return strategy
+
+    def _check_compression(self, strategy: object) -> None:
+        """Refuse a KV compression that the model's KV cache cannot hold.
+
+        Raises:
+            ValueError: it makes keys and values of its own, and the model has one vector for both.
+        """
+        shape = self._resources.kv_shape
+        if shape is not None and shape.values_are_keys and isinstance(strategy, Compacts):
+            raise ValueError(
+                "it compacts keys and values, but the values of this model are its keys (latent"
+                ' attention); set [kv_compression] strategy to one that selects, or to "none"'
+            )
 
 
 class _Opened(NamedTuple):

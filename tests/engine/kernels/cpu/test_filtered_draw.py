@@ -123,6 +123,13 @@ def test_the_ends_of_the_unit_interval_choose_the_first_and_the_last_token(
     assert made.item() == (2 if number == 0.0 else last)
 
 
+def test_top_p_that_tokens_reach_exactly_keeps_no_other() -> None:
+    uniform = torch.tensor([1.0 - 2**-53], dtype=torch.float64)
+    filters = torch.tensor([0]), torch.tensor([0.5]), torch.tensor([0.0])
+    given = torch.zeros(1, 16), torch.ones(1), uniform, *filters
+    assert drawn(*given).item() == sample(*given).item() == 7
+
+
 def test_logits_that_no_token_can_be_drawn_from_give_one_of_the_vocabulary() -> None:
     """Their request fails by the largest of them, which is not finite."""
     logits = torch.randn(4, 40)

@@ -306,6 +306,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": {**YARN_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0},
         },
     ),
+    "glm4_moe_lite": (
+        "Glm4MoeLiteConfig",
+        {**DEEPSEEK, **GROUPED, "mlp_layer_types": ["dense", "sparse", "dense"]},
+    ),
     # transformers zeroes the embedding of a padding token when it loads a tied one.
     "youtu": ("YoutuConfig", {**LATENT, "tie_word_embeddings": True, "pad_token_id": None}),
     "qwen3_moe_sparse_step": (

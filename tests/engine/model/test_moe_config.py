@@ -48,6 +48,11 @@ def where(layers: Sequence[bool]) -> str:
         ("deepseek_v3", DEEPSEEK, "-xxxxx"),
         ("deepseek_v3", {**DEEPSEEK, "first_k_dense_replace": 0}, "xxxxxx"),
         ("deepseek_v2", {**DEEPSEEK, "first_k_dense_replace": 9}, "------"),
+        (
+            "deepseek_v3",
+            {**DEEPSEEK, "mlp_layer_types": ["dense", *["sparse"] * 4, "dense"]},
+            "-xxxx-",
+        ),
         ("llama4", LLAMA4, "xxxxxx"),
         ("llama4", {**LLAMA4, "interleave_moe_layer_step": 2}, "-x-x-x"),
         ("llama4", {**LLAMA4, "interleave_moe_layer_step": 2, "moe_layers": [0, 4]}, "x---x-"),
@@ -78,6 +83,11 @@ def test_groups_of_deepseek_v2_are_ranked_by_their_best_and_only_if_asked_for() 
 @pytest.mark.parametrize(
     ("experts", "changes", "message"),
     [
+        (
+            "deepseek_v3",
+            {"mlp_layer_types": ["sparse", "thin"]},
+            "for each of 6 layers, not sparse, thin for 2",
+        ),
         ("deepseek_v3", {"n_group": 5}, "n_group is 5, which does not divide 12 experts"),
         ("deepseek_v3", {"topk_group": 5}, "topk_group is 5, more than n_group, 4"),
         (

@@ -240,6 +240,7 @@ FAMILIES = {
         rope_theta=150_000.0,
         has_sinks=True,
     ),
+    "Glm4MoeLiteForCausalLM": Family(biases="configured", latent=True, experts="deepseek_v3"),
     "YoutuForCausalLM": Family(biases="configured", latent=True, tied=True),
 }
 
@@ -263,6 +264,7 @@ MODEL_TYPES = {
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
+    "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
     "youtu": "YoutuForCausalLM",
     "olmoe": "OlmoeForCausalLM",
     "flex_olmo": "FlexOlmoForCausalLM",

@@ -193,14 +193,31 @@ def _deepseek(config: JsonFields, num_layers: int, is_second: bool) -> MoeSpec:
             top_groups=config.size("topk_group") if is_limited else 1,
             in_float32=True,
         )
-    first = config.count("first_k_dense_replace", 0)
     return MoeSpec(
         _num_experts(config, "n_routed_experts"),
         size,
-        tuple(layer >= first for layer in range(num_layers)),
+        _layers_by_type(config, num_layers),
         routing,
         None if num_shared is None else SharedExpert("shared_experts", num_shared * size),
     )
+
+
+def _layers_by_type(config: JsonFields, num_layers: int) -> tuple[bool, ...]:
+    """Read which layers have experts: those that are listed, or all behind the first few.
+
+    Raises:
+        SpecError: the list does not fit the layers.
+    """
+    listed = config.texts("mlp_layer_types")
+    if listed is None:
+        first = config.count("first_k_dense_replace", 0)
+        return tuple(layer >= first for layer in range(num_layers))
+    if len(listed) != num_layers or not {*listed} <= {"dense", "sparse"}:
+        raise SpecError(
+            f"{config.where}: mlp_layer_types must name dense or sparse for each of {num_layers}"
+            f" layers, not {', '.join(sorted({*listed}))} for {len(listed)}"
+        )
+    return tuple(kind == "sparse" for kind in listed)
 
 
 def _gpt_oss(config: JsonFields, num_layers: int) -> MoeSpec:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gatewayd_hooks.helpers.quantized import Fields, divisible, finite
+from gatewayd_hooks.helpers.quantized import Fields, divisible, finite, weighs_experts
 from gatewayd_hooks.helpers.rounding import nearest, zeros_of
 from gatewayd_hooks.quantization import Fit, GroupedWeight, Stored
 from gatewayd_quant_awq import fitting
@@ -124,7 +124,9 @@ class AwqScheme:
         Raises:
             ValueError: a matrix of its size cannot be packed.
         """
-        if ".layers." not in matrix.name or any(part in matrix.name for part in self.plain):
+        name = matrix.name
+        is_plain = weighs_experts(name) or any(part in name for part in self.plain)
+        if ".layers." not in name or is_plain:
             return None
         words = divisible(matrix.name, matrix.rows, _IN_A_WORD, "rows")
         size = matrix.columns if self.group_size == -1 else self.group_size

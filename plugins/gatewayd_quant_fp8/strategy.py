@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gatewayd_hooks.helpers.quantized import Fields, finite
+from gatewayd_hooks.helpers.quantized import Fields, finite, weighs_experts
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
 from gatewayd_quant_fp8 import writing
 from gatewayd_quant_fp8.config import Fp8QuantizerConfig
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _BLOCKS = "weight_block_size"
 _HEAD = "lm_head"
-_ROUTERS = (".gate", ".router", ".shared_expert_gate")
 _KNOWN = (
     *("quant_method", "activation_scheme", _BLOCKS, "modules_to_not_convert", "ignored_layers"),
     *("fmt", "scale_fmt", "kv_cache_scheme", "dequantize"),
@@ -159,8 +158,7 @@ class Fp8Scheme:
         """See ``Scheme``: matrices of layers are FP8, except routers of experts."""
         name = matrix.name
         is_plain = any(_has(name, part) for part in self.plain)
-        # These weigh experts, in contrast to `gate_proj`.
-        if is_plain or ".layers." not in name or name.endswith(_ROUTERS):
+        if is_plain or ".layers." not in name or weighs_experts(name):
             return None
         shapes: tuple[tuple[int, ...], ...] = (*_SCALARS, (matrix.rows, 1))
         if self.block is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_hooks.helpers.quantized import divisible, finite
+from gatewayd_hooks.helpers.quantized import divisible, finite, weighs_experts
 from gatewayd_hooks.helpers.rounding import zeros_of
 from gatewayd_hooks.quantization import GroupedWeight, Stored
 
@@ -98,8 +98,7 @@ class GptqScheme:
         inside = inside.partition(".")[2]
         if self.parts:
             return inside in self.parts
-        # The router of experts, in contrast to `gate_proj`.
-        return inside.rpartition(".")[2] != "gate"
+        return not weighs_experts(inside)
 
     def _groups(self, matrix: Matrix) -> int:
         return 1 if self.group_size == -1 else -(-matrix.columns // self.group_size)

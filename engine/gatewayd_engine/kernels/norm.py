@@ -19,8 +19,8 @@ from gatewayd_engine.kernels.quantized.quantize_rows import (
     warps,
 )
 
-_HEADS = 8
-"""Heads that one program processes."""
+_HEADS, _WIDE = 8, 512
+"""Heads that one program processes, and the size above which it is one."""
 
 
 def add_rms_norm(
@@ -137,7 +137,10 @@ def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float, *, early: bool
     n, heads, dim = x.shape
     if n == 0:
         return
-    _norm_heads[(n, triton.cdiv(heads, _HEADS))](
+    block = triton.next_power_of_2(dim)
+    # All queries of a token may be one head: a program then has it alone, and more registers.
+    together = _HEADS if block <= _WIDE else 1
+    _norm_heads[(n, triton.cdiv(heads, together))](
         x,
         weight,
         heads,
@@ -145,10 +148,10 @@ def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float, *, early: bool
         x.stride(0),
         x.stride(1),
         eps,
-        HEADS=_HEADS,
-        BLOCK=triton.next_power_of_2(dim),
+        HEADS=together,
+        BLOCK=block,
         EARLY=early,
-        num_warps=2,
+        num_warps=2 if block <= _WIDE else 8,
         launch_pdl=early,
     )
 

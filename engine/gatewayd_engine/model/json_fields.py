@@ -149,6 +149,11 @@ class JsonFields:
             raise self._wrong(key, "an object")
         return JsonFields(value, f"{self.where}: {key}")
 
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The object, unchecked."""
+        return self._values
+
     def over(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> JsonFields:
         """Return the object with values for absent keys, and with some values replaced."""
         given = {key: value for key, value in self._values.items() if value is not None}

@@ -22,6 +22,17 @@ _MOST_SHOWN = 100
 """Limit on characters of untrusted text in messages."""
 
 
+def weighs_experts(name: str) -> bool:
+    """Whether a matrix weighs experts: a router, or the gate of a shared expert.
+
+    Such matrices are small and sensitive, and stored as floats whatever the format of the others.
+
+    Args:
+        name: of the matrix, without ``.weight``.
+    """
+    return name.rpartition(".")[2] in ("gate", "router", "shared_expert_gate")
+
+
 class Fields:
     """Looks up the fields of an announcement.
 

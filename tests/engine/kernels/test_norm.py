@@ -23,7 +23,9 @@ def test_the_kernel_norms_as_its_twin(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("n", "heads", "dim"), [(0, 2, 16), (1, 1, 64), (3, 11, 24), (2, 8, 128)])
+@pytest.mark.parametrize(
+    ("n", "heads", "dim"), [(0, 2, 16), (1, 1, 64), (3, 11, 24), (2, 8, 128), (2, 1, 1536)]
+)
 def test_the_kernel_norms_heads_as_its_twin(
     kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, heads: int, dim: int
 ) -> None:

@@ -106,6 +106,9 @@ def test_groups_of_deepseek_v2_are_ranked_by_their_best_and_only_if_asked_for() 
         ("deepseek_v3", {"n_group": None}, "lacks n_group"),
         ("deepseek_v3", {"n_routed_experts": 1 << 20}, "1048576 experts in each of 6 layers"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method must be greedy or .*noaux_tc"),
+        ("deepseek_v3", {"topk_method": "greedy"}, "topk_method must be noaux_tc, not 'greedy'"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func must be sigmoid"),
+        ("deepseek_v2", {"moe_layer_freq": 2}, "moe_layer_freq must be 1, not 2"),
         ("qwen_shared", {}, "lacks shared_expert_intermediate_size"),
     ],
 )

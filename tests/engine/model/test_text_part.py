@@ -121,9 +121,89 @@ def test_settings_that_a_release_leaves_out_are_those_of_transformers(tmp_path: 
         assert rope.factor == expected.get("factor", 1.0)
 
 
-@pytest.mark.parametrize("text", [{"model_type": "qwen2_vl_text"}, {}])
-def test_other_language_models_are_named(tmp_path: Path, text: dict[str, Any]) -> None:
-    config = {"architectures": ["OtherForConditionalGeneration"], "text_config": text}
+@pytest.mark.parametrize(
+    ("architecture", "text"),
+    [
+        ("Gemma3ForConditionalGeneration", {"model_type": "qwen2_vl_text"}),
+        ("Gemma3ForConditionalGeneration", {}),
+        # Releases leave out most sizes, as transformers' defaults, which are not known here.
+        ("LlavaForConditionalGeneration", {"model_type": "llama"}),
+    ],
+)
+def test_other_language_models_are_named(
+    tmp_path: Path, architecture: str, text: dict[str, Any]
+) -> None:
+    config = {"architectures": [architecture], "text_config": text}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(UnsupportedModel, match="OtherForConditionalGeneration is not supported"):
+    with pytest.raises(UnsupportedModel, match=f"{architecture} is not supported"):
         read_spec(tmp_path)
+
+
+SCOUT: dict[str, Any] = {
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "text_config": {
+        "attention_chunk_size": 8192,
+        "attn_scale": 0.1,
+        "attn_temperature_tuning": 4,
+        "floor_scale": 8192,
+        "head_dim": 128,
+        "hidden_size": 5120,
+        "interleave_moe_layer_step": 1,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "max_position_embeddings": 10_485_760,
+        "model_type": "llama4_text",
+        "no_rope_layers": [],
+        "num_attention_heads": 40,
+        "num_experts_per_tok": 1,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "num_local_experts": 16,
+        "rms_norm_eps": 1e-5,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500_000.0,
+        "use_qk_norm": True,
+        "vocab_size": 202_048,
+    },
+    "torch_dtype": "bfloat16",
+}
+"""The fields of a release."""
+
+
+@pytest.mark.parametrize(("tuning", "grows"), [(4, True), (True, True), (0, False), (None, True)])
+def test_a_release_of_llama_4_is_read(tmp_path: Path, tuning: object, grows: bool) -> None:
+    text = {**SCOUT["text_config"], "attn_temperature_tuning": tuning}
+    (tmp_path / "config.json").write_text(json.dumps({**SCOUT, "text_config": text}))
+    spec = read_spec(tmp_path)
+    assert spec.max_model_len == 8192
+    assert (spec.query_scale is not None) == grows
+    assert [rope.kind for rope in spec.layer_ropes[:4]] == ["llama3"] * 3 + ["none"]
+
+
+def test_modules_of_an_announced_quantization_have_the_names_of_the_language_model(
+    tmp_path: Path,
+) -> None:
+    announced = {
+        "ignore": [
+            "language_model.lm_head",
+            r"re:language_model\.model\.layers\.0\..*",
+            "vision_tower.layers.0",
+        ],
+        "config_groups": {"group_0": {"targets": ["model.language_model.layers.1.mlp.up_proj"]}},
+        "bits": 8,
+    }
+    config = {**RELEASE, "quantization_config": announced}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = read_spec(tmp_path).quantization
+    assert found is not None
+    assert found.values == {
+        "ignore": ["lm_head", r"re:model\.layers\.0\..*", "vision_tower.layers.0"],
+        "config_groups": {"group_0": {"targets": ["model.layers.1.mlp.up_proj"]}},
+        "bits": 8,
+    }

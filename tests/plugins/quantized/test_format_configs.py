@@ -140,3 +140,14 @@ def test_groups_of_a_mixed_checkpoint_say_each_how_they_are_stored() -> None:
         for matrix in (MATRIX, MATRIX._replace(name="model.layers.0.mlp.up_proj"))
     ]
     assert kinds == ["F8_E4M3", "I32"]
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8"])
+@pytest.mark.parametrize(
+    "name", ["mlp.gate", "mlp.router", "feed_forward.router", "mlp.shared_expert_gate"]
+)
+def test_what_weighs_experts_is_stored_as_floats(method: str, name: str) -> None:
+    case = next(case for case in CASES.values() if case.method == method)
+    scheme = READERS[method]().scheme(Announcement(case.announced, "here"))
+    assert scheme.stored(Matrix(f"model.layers.0.{name}", 1, 96)) is None
+    assert scheme.stored(Matrix("model.layers.0.mlp.gate_proj", 64, 128)) is not None

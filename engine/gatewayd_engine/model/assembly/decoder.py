@@ -17,7 +17,7 @@ from gatewayd_engine.model.embedding_table import EmbeddingTable, FloatTable, em
 from gatewayd_engine.model.layers import FeedForward, LinearOp, Unnormed
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.loading.kv_scales import KvScales
-from gatewayd_engine.model.loading.layout import sinks_name
+from gatewayd_engine.model.loading.layout import sinks_names
 from gatewayd_engine.model.parts import LayerParts, Norm
 from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.router import Router, SharedGate
@@ -63,11 +63,8 @@ def assemble(
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = linears.norm("model.norm")
     head = linears.linear(_HEAD) if tied is None else tied
-    sinks = None
-    if spec.family.has_sinks:
-        names = (f"model.layers.{index}.self_attn" for index in range(spec.num_layers))
-        sinks = [weights.float32(sinks_name(name)) for name in names]
-        linears.nbytes += sum(scores.nbytes for scores in sinks)
+    sinks = [weights.float32(name) for name in sinks_names(spec)] or None
+    linears.nbytes += sum(scores.nbytes for scores in sinks or ())
     # GPU kernels add in whatever order is fastest: batch invariance is guaranteed on CPUs only.
     rounds_inputs = embedding.device.type == "cpu" and builder.set_batch_invariant(head)
     return Decoder(

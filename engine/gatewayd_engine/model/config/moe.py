@@ -143,7 +143,7 @@ def _mixtral(config: JsonFields, num_layers: int, *, is_olmo: bool) -> MoeSpec:
 
 
 def _qwen(config: JsonFields, num_layers: int, *, is_shared: bool) -> MoeSpec:
-    step, dense = config.size("decoder_sparse_step", 1), config.indices("mlp_only_layers")
+    step, dense = config.size("decoder_sparse_step", 1), {*config.indices("mlp_only_layers")}
     shared = None
     if is_shared:
         size = config.size("shared_expert_intermediate_size")
@@ -161,6 +161,12 @@ def _qwen(config: JsonFields, num_layers: int, *, is_shared: bool) -> MoeSpec:
 
 def _deepseek(config: JsonFields, num_layers: int, is_second: bool) -> MoeSpec:
     """Read the settings of DeepSeek-V2 or V3, and of those that route as they do."""
+    expected = {"moe_layer_freq": 1, "scoring_func": "softmax" if is_second else "sigmoid"}
+    if not is_second:
+        expected["topk_method"] = "noaux_tc"
+    for key, value in expected.items():
+        if config.raw(key) not in (None, value):
+            raise SpecError(f"{config.where}: {key} must be {value}, not {config.raw(key)!r:.60}")
     num_shared = config.optional_size("n_shared_experts")
     size = config.size("moe_intermediate_size")
     top_k, scale = config.size("num_experts_per_tok"), config.number("routed_scaling_factor")
@@ -236,7 +242,7 @@ def _llama4(config: JsonFields, num_layers: int) -> MoeSpec:
     if config.raw("moe_layers") is None:
         layers = tuple((layer + 1) % step == 0 for layer in range(num_layers))
     else:
-        listed = config.indices("moe_layers")
+        listed = {*config.indices("moe_layers")}
         layers = tuple(layer in listed for layer in range(num_layers))
     top_k = config.size("num_experts_per_tok", 1)
     return MoeSpec(

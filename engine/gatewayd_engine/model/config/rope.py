@@ -71,7 +71,10 @@ def read_query_scale(config: JsonFields, family: Family) -> QueryScale | None:
     Raises:
         SpecError: a value is none that it may be.
     """
-    if not family.grows_queries or not config.flag("attn_temperature_tuning", True):
+    # Releases have a number here, of which transformers asks whether it is 0.
+    tuning = config.raw("attn_temperature_tuning")
+    grows = bool(tuning) if isinstance(tuning, int) else tuning is None
+    if not family.grows_queries or not grows:
         return None
     return QueryScale(config.size("floor_scale", 8192), config.number("attn_scale", 0.1))
 

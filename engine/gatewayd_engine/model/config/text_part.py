@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from gatewayd_engine.model.config.families import MODEL_TYPES
 from gatewayd_engine.model.json_fields import JsonFields
 
-_ENDING = "ForConditionalGeneration"
+ARCHITECTURES = frozenset(
+    f"{name}ForConditionalGeneration" for name in ("Gemma3", "Llama4", "Mistral3")
+)
 _TEXT = "text_config"
 _PREFIXES = {
     # As transformers 5 writes them, and as releases do.
@@ -16,12 +18,13 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
+_ANNOUNCED = ("quantization_config", "compression_config")
+"""Descriptions of a quantization, which name modules as the checkpoint does."""
 _SHARED = (
     "eos_token_id",
     "dtype",
     "torch_dtype",
-    "quantization_config",
-    "compression_config",
+    *_ANNOUNCED,
 )
 """Settings that checkpoints have beside the language model's, for all parts."""
 _TIED = "tie_word_embeddings"
@@ -48,7 +51,7 @@ def text_part(config: JsonFields) -> JsonFields | None:
         SpecError: the settings are no object.
     """
     named = config.texts("architectures") or ()
-    nested = config.inner(_TEXT) if any(name.endswith(_ENDING) for name in named) else None
+    nested = config.inner(_TEXT) if ARCHITECTURES.intersection(named) else None
     if nested is None:
         return None
     model_type = nested.text("model_type", "")
@@ -59,7 +62,27 @@ def text_part(config: JsonFields) -> JsonFields | None:
     if config.raw(_TIED) is not None:
         # As in transformers: the outer model has the head, whatever the inner settings say.
         fixed[_TIED] = config.raw(_TIED)
+    for key in _ANNOUNCED:
+        if key in shared:
+            shared[key] = _renamed(shared[key])
     return nested.over({**_DEFAULTS.get(model_type, {}), **shared}, fixed)
+
+
+def _renamed(value: object) -> object:
+    """Return a description with the language model's own names of modules, in patterns too."""
+    match value:
+        case str():
+            for prefix, own in _PREFIXES.items():
+                stem, short = prefix.removesuffix("."), own.removesuffix(".")
+                for old, new in ((stem, short), (stem.replace(".", r"\."), short)):
+                    value = value.replace(old, new)
+            return value
+        case list():
+            return [_renamed(item) for item in value]
+        case dict():
+            return {_renamed(key): _renamed(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def text_tensor(name: str) -> str | None:

@@ -30,6 +30,7 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
     }
     if not spec.tie_word_embeddings:
         shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+    shapes |= dict.fromkeys(sinks_names(spec), (spec.num_heads,))
     for index in range(spec.num_layers):
         prefix = f"model.layers.{index}"
         for norm in spec.family.norms.names:
@@ -68,9 +69,10 @@ def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
     return mlp_prefix(spec, layer)
 
 
-def sinks_name(prefix: str) -> str:
-    """Return the name of the attention sinks of a layer, from the prefix of its attention."""
-    return f"{prefix}.sinks"
+def sinks_names(spec: ModelSpec) -> list[str]:
+    """Return the names of the layers' attention sinks; empty where they have none."""
+    layers = range(spec.num_layers) if spec.family.has_sinks else ()
+    return [f"model.layers.{index}.self_attn.sinks" for index in layers]
 
 
 def router_name(spec: ModelSpec, prefix: str) -> str:
@@ -93,8 +95,6 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
         is_head = spec.family.qk_norm == "head"
         shapes[f"{prefix}.q_norm.weight"] = (spec.head_dim if is_head else queries,)
         shapes[f"{prefix}.k_norm.weight"] = (spec.head_dim if is_head else keys,)
-    if spec.family.has_sinks:
-        shapes[sinks_name(prefix)] = (spec.num_heads,)
     return shapes
 
 

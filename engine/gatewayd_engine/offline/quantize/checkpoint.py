@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
+from gatewayd_engine.model.config.text_part import text_part
+from gatewayd_engine.model.json_fields import JsonFields
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.shards import INDEX, SINGLE
 from gatewayd_engine.model.spec import read_spec
@@ -49,7 +50,9 @@ def assemble(
     folder = work.checkpoint
     atomic_files.make(folder)
     total = _write_shards(folder, _tensors(source, work))
-    values = json.loads((source.folder / _CONFIG).read_bytes())
+    described = JsonFields.of_file(source.folder / _CONFIG)
+    # Of a multimodal model the language model is written, under its own names.
+    values = (text_part(described) or described).values
     added = {"quantization_config": writer.announced} if writer.announced else {}
     atomic_files.write_json(folder / _CONFIG, {**values, **added})
     for path in sorted(source.folder.iterdir()):

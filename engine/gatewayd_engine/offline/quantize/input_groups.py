@@ -13,11 +13,11 @@ from gatewayd_engine.model.loading.layout import (
     mlp_prefix,
 )
 from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_hooks.helpers.quantized import weighs_experts
 from gatewayd_hooks.quantization import Matrix
 
 SHARED = -1
 """Index of a layer's shared expert."""
-_WEIGHING = (".gate", ".router", ".shared_expert_gate")
 
 
 class InputSource(NamedTuple):
@@ -68,7 +68,7 @@ def stays_float(matrix: Matrix) -> bool:
 
     The former are small and sensitive; the others are multiplied head by head, as floats.
     """
-    return matrix.name.endswith((*_WEIGHING, ".kv_b_proj"))
+    return weighs_experts(matrix.name) or matrix.name.endswith(".kv_b_proj")
 
 
 def input_groups(

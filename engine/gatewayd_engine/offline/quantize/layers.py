@@ -12,7 +12,7 @@ from gatewayd_engine.model.config.rope import QueryScale
 from gatewayd_engine.model.decoder import DecoderLayer, of_positions
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
-from gatewayd_engine.model.loading.layout import sinks_name
+from gatewayd_engine.model.loading.layout import sinks_names
 from gatewayd_engine.model.parts import Norm, PlainParts
 from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.router import Router, SharedGate
@@ -74,10 +74,7 @@ class Layers:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._spec = checkpoint.spec
-        sinks = None
-        if self._spec.family.has_sinks:
-            names = (f"model.layers.{index}.self_attn" for index in range(self._spec.num_layers))
-            sinks = [checkpoint.tensor(sinks_name(name)).float() for name in names]
+        sinks = [checkpoint.tensor(name).float() for name in sinks_names(self._spec)] or None
         self._attend = FullSequenceAttention(self._spec.attention, sinks)
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import PlainParts
-from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.model.spec import SpecError, read_spec
 
 
 class AttentionTrace(NamedTuple):
@@ -40,6 +40,8 @@ def open_decoder(folder: Path) -> Decoder:
         SpecError, LoadError: it cannot be read.
     """
     spec = read_spec(folder, None)
+    if spec.family.has_sinks:
+        raise SpecError(f"{folder}: {spec.architecture} has attention sinks, which are not traced")
     checkpoint = Checkpoint.open(folder, spec, None)
     return read(checkpoint, torch.float32, "cpu", lambda done: None, PlainParts())
 

@@ -183,7 +183,9 @@ def _of_experts(spec: ServableSpec, num_tokens: int, itemsize: int) -> int:
     if spec.moe is None:
         return 0
     inner, hidden, shared = spec.moe.intermediate_size, spec.hidden_size, spec.moe.shared
-    elements = spec.moe.top_k * (2 * inner + hidden)
+    # Inputs that are weighed are those of visits, not of tokens.
+    own = hidden if spec.moe.routing.weighs_inputs else 0
+    elements = spec.moe.top_k * (2 * inner + hidden + own)
     if shared is not None:
         # Gate and up projections, the gated activation, and the output.
         elements += 3 * shared.intermediate_size + hidden

@@ -275,9 +275,13 @@ def test_visits_of_captured_steps_have_room() -> None:
     # As many tokens as the largest mixed step that is captured, or as sequences.
     layers, plain = (True,) * 16 + (False,) * 16, decoder_of(spec_of())
     one = 512 * 2 * (2 * 3584 + 4096) * 2
-    for size, more in ((None, 0), (1408, 512 * (3 * 1408 + 4096) * 2)):
-        shared = None if size is None else SharedExpert("shared_experts", size)
-        moe = MoeSpec(8, 3584, layers, Routing(2), shared)
+    shared = SharedExpert("shared_experts", 1408)
+    for routing, part, more in (
+        (Routing(2), None, 0),
+        (Routing(2), shared, 512 * (3 * 1408 + 4096) * 2),
+        (Routing(2, weighs_inputs=True), None, 512 * 2 * 4096 * 2),
+    ):
+        moe = MoeSpec(8, 3584, layers, routing, part)
         decoder = decoder_of(spec_of(moe=moe))
         for lines, times in ((256, 1), (1024, 2)):
             with_, without = (

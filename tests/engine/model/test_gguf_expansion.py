@@ -84,7 +84,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
         "olmo2",
         {
             "rope_parameters": {
-                "full_attention": YARN_ROPE,
+                "full_attention": {**YARN_ROPE, "attention_factor": 1.25},
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
             },
             "layer_types": ["full_attention", "sliding_attention"],
@@ -95,6 +95,7 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
             "olmo2.rope.scaling.type": "yarn",
             "olmo2.rope.scaling.factor": 4.0,
             "olmo2.rope.scaling.original_context_length": 256,
+            "olmo2.rope.scaling.yarn_attn_factor": 1.25,
         },
     ),
     "smollm3": (
@@ -374,3 +375,24 @@ def test_any_part_of_a_model_stands_for_all(file: Any, tmp_path: Path) -> None:
     paths[0].rename(tmp_path / "first.gguf")
     with pytest.raises(LoadError, match=r"first.gguf: split.count is 3, but the other parts"):
         expanded(tmp_path / "first.gguf")
+
+
+def test_a_base_of_wavelengths_that_is_not_llamas_must_be_in_the_file(file: Any) -> None:
+    sizes = {"num_hidden_layers": 3, "query_pre_attn_scalar": 16}
+    bases = {"gemma3.rope.freq_base": None, "gemma3.attention.sliding_window": 16}
+    _, path = file("gemma3_scaled", "gemma3", sizes, **bases)
+    with pytest.raises(LoadError, match=r"lacks gemma3\.rope\.freq_base$"):
+        expanded(path)
+
+
+def test_the_bases_of_ollamas_converter_are_read(file: Any) -> None:
+    sizes = {"num_hidden_layers": 3, "query_pre_attn_scalar": 16}
+    facts = {
+        "gemma3.rope.freq_base": None,
+        "gemma3.rope.global.freq_base": 7e5,
+        "gemma3.rope.local.freq_base": 3e4,
+        "gemma3.attention.sliding_window": 16,
+        "gemma3.attention.sliding_window_pattern": [True, False, True],
+    }
+    _, path = file("gemma3_scaled", "gemma3", sizes, **facts)
+    assert [rope.theta for rope in read_spec(expanded(path)).layer_ropes] == [3e4, 7e5, 3e4]

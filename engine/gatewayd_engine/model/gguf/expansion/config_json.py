@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine.model.config.families import MODEL_TYPES
+from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.header import Tensor
@@ -50,8 +50,9 @@ _LOW, _HIGH = 1.0, 4.0
 """Llama 3's factors of low and high frequencies."""
 _TOLERANCE = 1e-3
 _WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "olmo3", "phi3")
-_MAGNITUDES = ("attn_factor", "yarn_attn_factor", "yarn_ext_factor")
+_MAGNITUDES = ("attn_factor", "yarn_ext_factor")
 """Settings of yarn that released models leave at one."""
+_PLAIN_THETA = 10_000.0
 
 
 def config_json(files: GgufFiles, ends: tuple[int, ...]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class _Config:
             "head_dim": head_dim,
             "max_position_embeddings": self._context_len(),
             "rms_norm_eps": self._fields.number(self._key("attention.layer_norm_rms_epsilon")),
-            "rope_theta": self._fields.number(self._key("rope.freq_base"), 10_000.0),
+            "rope_theta": self._theta(FAMILIES[MODEL_TYPES[model_type]].rope_theta),
             "tie_word_embeddings": _HEAD not in self._files.tensors,
             "attention_bias": self._has("self_attn.q_proj.bias"),
             "mlp_bias": self._has("mlp.up_proj.bias"),
@@ -154,8 +155,9 @@ class _Config:
                 kinds = ("full_attention", "sliding_attention")
                 values["layer_types"] = [kinds[one != 0] for one in pattern]
         if model_type == "gemma3_text":
-            key = self._key("rope.freq_base_swa")
-            values["rope_local_base_freq"] = self._fields.optional_number(key)
+            for key in ("rope.freq_base_swa", "rope.local.freq_base"):
+                if self._key(key) in self._fields:
+                    values["rope_local_base_freq"] = self._fields.number(self._key(key))
         return values
 
     def _experts(self, model_type: str) -> dict[str, Any]:
@@ -184,6 +186,15 @@ class _Config:
                 for key in ("attn_logit_softcapping", "final_logit_softcapping")
             },
         }
+
+    def _theta(self, default: float) -> float:
+        # Ollama's converter has names of its own for Gemma 3.
+        key = self._key("rope.global.freq_base")
+        if key in self._fields:
+            return self._fields.number(key)
+        # llama.cpp takes 10,000 for all; models that have another would answer wrongly.
+        is_plain = default == _PLAIN_THETA
+        return self._fields.number(self._key("rope.freq_base"), default if is_plain else None)
 
     def _rope(self, head_dim: int) -> dict[str, Any]:
         rotated = self._fields.size(self._key("rope.dimension_count"), head_dim)
@@ -226,6 +237,10 @@ class _Config:
             # They scale attention in ways that config.json has no words for.
             if self._fields.optional_number(key) not in (None, 1.0):
                 raise self._fields.wrong(key, "1")
+        # As the converter writes config.json's.
+        key = self._key("rope.scaling.yarn_attn_factor")
+        if key in self._fields:
+            scaling["attention_factor"] = self._fields.number(key)
         for name in ("beta_fast", "beta_slow"):
             number = self._fields.optional_number(self._key(f"rope.scaling.yarn_{name}"))
             if number is not None:

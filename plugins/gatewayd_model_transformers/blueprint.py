@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import warnings
 from collections.abc import Iterator
@@ -35,13 +36,16 @@ _DEFAULT_MODEL_LEN = 1 << 20
 _MOST_MODEL_LEN = 1 << 21
 _MOST_LAYERS = 512
 """A trace takes 15 ms of a core for each layer."""
-_MOST_MODULES = 1 << 16
+_MOST_MODULES = 1 << 17
 _MOST_SIZE = 1 << 31
+_UNLIMITED = frozenset({"model_max_length"})
+"""Keys that have a huge number where a tokenizer has no limit; no model reads them."""
 _MOST_VOCABULARY = 1 << 24
 """Masks of tokens are allocated before the weights are compared with config.json."""
 _LAYER_COUNT = re.compile(r"(?<!per)(^|_)layers?$")
 """Keys of config.json such as ``n_layer`` and ``num_hidden_layers``, not ``x_per_layer``."""
 _LONGEST_LINE = 300
+_FLOATS = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 _IGNORED = {"auto_map", "configuration_files", "_attn_implementation", "attn_implementation"}
 """Keys of config.json that name code or other files."""
 
@@ -120,12 +124,18 @@ def _object(path: Path) -> dict[str, Any]:
         ValueError: it is none, or cannot be read.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(path.read_text(encoding="utf-8"), object_hook=_decoded)
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read: {_line(error)}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} is no JSON object")
     return values
+
+
+def _decoded(values: dict[str, Any]) -> Any:  # noqa: ANN401
+    """Return the number that transformers writes as an object, else the object."""
+    tag = values.get("__float__")
+    return _FLOATS.get(tag, values) if len(values) == 1 and isinstance(tag, str) else values
 
 
 def _refuse_sizes(path: Path, values: dict[str, Any]) -> None:
@@ -143,7 +153,7 @@ def _refuse_sizes(path: Path, values: dict[str, Any]) -> None:
             left += each.values()
             for key, value in each.items():
                 most = _MOST_LAYERS if _LAYER_COUNT.search(key) else _MOST_SIZE
-                if isinstance(value, int) and value > most:
+                if isinstance(value, int) and value > most and key not in _UNLIMITED:
                     raise ValueError(f"{path}: {key[:60]} is {value}, above {most}")
 
 
@@ -177,6 +187,9 @@ def _build(config: Any) -> Any:  # noqa: ANN401
     if found is None:
         raise Unservable("it is no causal language model")
     kind = found[0] if isinstance(found, list | tuple) else found
+    if kind.config_class is config.sub_configs.get("text_config"):
+        # The text model of one that sees or hears, too.
+        config = config.get_text_config()
     if kind._is_stateful:
         raise Unservable("its layers have a recurrent state")
     if not kind._can_set_attn_implementation():

@@ -18,6 +18,7 @@ from transformers.modeling_utils import LoadStateDictConfig
 from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
+from gatewayd_model_transformers.independence import tokens_are_independent
 from gatewayd_model_transformers.layers import EngineLinear
 from gatewayd_model_transformers.model import TransformersModel
 
@@ -34,7 +35,8 @@ def load(blueprint: Blueprint, weights: ModelWeights) -> TransformersModel:
     """Load the weights of a traced model.
 
     Raises:
-        ValueError: tensors are missing, unknown or of a wrong shape.
+        ValueError: tensors are missing, unknown or of a wrong shape, or tokens depend on others of
+            their step.
     """
     loader = _Loader(blueprint, weights)
     logging.disable_progress_bar()
@@ -44,7 +46,14 @@ def load(blueprint: Blueprint, weights: ModelWeights) -> TransformersModel:
         done += len(names)
         weights.report(done / len(weights.stored))
     loader.finish()
-    return TransformersModel(blueprint, loader.nbytes())
+    model, facts = TransformersModel(blueprint, loader.nbytes()), blueprint.facts
+    kv_heads = facts.attention.num_kv_heads
+    if not tokens_are_independent(model, facts.vocab_size, kv_heads, weights.device):
+        raise ValueError(
+            f"{facts.architecture} is not served by the model backend transformers: it counts"
+            " positions by itself, or computes tokens from others of their step"
+        )
+    return model
 
 
 def _by_layer(names: Any) -> Iterator[list[str]]:  # noqa: ANN401

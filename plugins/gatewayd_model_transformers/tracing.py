@@ -15,7 +15,7 @@ from transformers.masking_utils import AttentionMaskInterface
 TRACING = "gatewayd_trace"
 """Name of the attention function and of the mask function of traces."""
 _NUM_TOKENS = 5
-_MOST_CALLS = 1 << 16
+_MOST_CALLS = 1 << 17
 _IGNORED = {
     *("dropout", "is_causal", "position_ids", "use_cache", "cache_position", "layer_idx"),
     *("output_attentions", "output_hidden_states", "output_router_logits", "return_dict"),

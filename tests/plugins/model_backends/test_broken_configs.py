@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import GPT2Model, LlamaModel
 
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_model_transformers import strategy
 from gatewayd_model_transformers.blueprint import trace_model
 from gatewayd_model_transformers.strategy import TransformersBackend
+from tests.engine.core.conftest import build
 from tests.engine.core.models.tiny_families import write_tiny
 
 
@@ -61,3 +67,31 @@ def test_an_old_library_is_refused_with_the_command(
     monkeypatch.setattr(strategy, "version", lambda _: installed)
     with pytest.raises(ValueError, match=f"{installed} is installed: pip install 'gatewayd"):
         TransformersBackend().open(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_model_that_counts_positions_by_itself_is_refused(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny(tmp_path, family)
+    backend = StrategyChoice("transformers")
+    build(tmp_path, model_backend=backend).core.strategies.close()
+    kind = {"gpt2": GPT2Model, "llama": LlamaModel}[family]
+    forward = kind.forward
+
+    @functools.wraps(forward)
+    def counting(self: Any, *args: Any, position_ids: torch.Tensor, **options: Any) -> Any:
+        counted = torch.arange(position_ids.shape[1], device=position_ids.device)
+        return forward(self, *args, position_ids=counted.unsqueeze(0), **options)
+
+    monkeypatch.setattr(kind, "forward", counting)
+    (other := tmp_path / "other").symlink_to(tmp_path)
+    with pytest.raises(LoadError, match="is not served by the model backend transformers: it cou"):
+        build(other, model_backend=backend)
+
+
+def test_infinity_is_read_as_transformers_writes_it(tmp_path: Path) -> None:
+    write_tiny(tmp_path, "mamba2")
+    assert '"__float__": "Infinity"' in (tmp_path / "config.json").read_text()
+    with pytest.raises(ValueError, match="its layers have a recurrent state"):
+        trace_model(str(tmp_path), None)

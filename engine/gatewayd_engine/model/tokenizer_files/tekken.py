@@ -52,6 +52,9 @@ def tekken_json(values: Mapping[str, Any], where: str, config: Mapping[str, Any]
         raise LoadError(f"{where} lacks config")
     num_special = about.size("default_num_special_tokens", most=_MOST_TOKENS)
     size = about.size("default_vocab_size", most=_MOST_TOKENS)
+    pattern = about.text("pattern", "")
+    if not pattern:
+        raise LoadError(f"{where}: config lacks pattern")
     special = _special(values, where, num_special)
     ranks = _ranks(values, where, size - num_special)
     adds_bos = config.get("add_bos_token", True)
@@ -71,7 +74,7 @@ def tekken_json(values: Mapping[str, Any], where: str, config: Mapping[str, Any]
         "pretokenizers": [
             {
                 "type": "Split",
-                "pattern": {"Regex": about.text("pattern", "")},
+                "pattern": {"Regex": pattern},
                 "behavior": "Isolated",
                 "invert": False,
             },

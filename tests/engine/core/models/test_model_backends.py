@@ -20,8 +20,12 @@ from tests.engine.core.models.family_run import family_answers, outcome_of
 from tests.engine.core.models.tiny_families import best_tokens, write_tiny
 
 MakeEngine = Callable[..., Any]
-FAMILIES = ("gpt2", "olmo2", "opt", "gpt_oss", "deepseek_v3", "gemma3_text", "granitemoe", "bert")
-"""Learned and rotary positions, biases, sinks, latent attention, windows, experts, an encoder's."""
+FAMILIES = (
+    *("gpt2", "olmo2", "opt", "gpt_oss", "deepseek_v3", "gemma3_text", "granitemoe", "bert"),
+    *("emu3", "gemma4"),
+)
+"""Learned and rotary positions, biases, sinks, latent attention, windows, experts, an encoder's,
+and text models of configurations with more than text."""
 TRANSFORMERS = StrategyChoice("transformers")
 
 

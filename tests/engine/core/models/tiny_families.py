@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
     **dict.fromkeys(("num_experts_per_tok", "moe_num_experts_per_tok", "moe_topk", "moe_k"), 2),
     **dict.fromkeys(("n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("encoder_layers", "decoder_layers"), 4),
+    **dict.fromkeys(("encoder_attention_heads", "decoder_attention_heads"), 4),
+    **dict.fromkeys(("encoder_ffn_dim", "decoder_ffn_dim"), 96),
     "vocab_size": 320,
     "num_key_value_heads": 2,
     "kv_lora_rank": 16,
@@ -37,12 +41,31 @@ SIZES: dict[str, Any] = {
     "moe_num_experts": 4,
 }
 """Sizes, under all names that configurations have for them."""
+_KINDS_OF_LAYERS = ["sliding_attention", "full_attention"] * 2
 MORE: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": {
+        "layer_types": _KINDS_OF_LAYERS,
+        "rope_parameters": {
+            kind: {"rope_type": "default", "rope_theta": 10_000.0} for kind in _KINDS_OF_LAYERS
+        },
+    },
+    "dbrx": {"attn_config": {"rope_theta": 10_000.0, "kv_n_heads": 2, "clip_qkv": 8.0}},
+    "gemma3n_text": {"num_kv_shared_layers": 2, "layer_types": _KINDS_OF_LAYERS},
+    "gemma4_assistant": {
+        "text_config": {
+            "model_type": "gemma4_text",
+            "hidden_size_per_layer_input": 0,
+            "vocab_size_per_layer_input": 0,
+            "num_kv_shared_layers": 4,
+        }
+    },
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "codegen": {"rotary_dim": 8},
     "dots1": {"moe_intermediate_size": 48, "n_shared_experts": 1},
     "gptj": {"rotary_dim": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 24},
     "llama4_text": {"attention_chunk_size": 512, "interleave_moe_layer_step": 2},
+    "longcat_flash": {"head_dim": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "reformer": {"axial_pos_embds_dim": (32, 32), "axial_pos_shape": (16, 32)},
     "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
@@ -72,7 +95,19 @@ def tiny_config(family: str) -> Any:
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = CONFIG_MAPPING[family]
+    try:
+        config = _sized(CONFIG_MAPPING[family], MORE.get(family, {}))
+    except Exception as error:
+        raise NoTinyModel(_first_line(error)) from error
+    config.architectures = [families()[family]]
+    return config
+
+
+def _sized(kind: Any, more: Mapping[str, Any]) -> Any:
+    """A small configuration of a class, and of those in it; ``more`` has their fields by name."""
+    from transformers import AutoConfig
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     fields = {*inspect.signature(kind.__init__).parameters, *kind.attribute_map}
     fields |= set(getattr(kind, "__dataclass_fields__", ()))
     values = {key: value for key, value in SIZES.items() if key in fields}
@@ -82,12 +117,17 @@ def tiny_config(family: str) -> Any:
     }
     if "kv_lora_rank" in fields:
         values["num_key_value_heads"] = 4
-    try:
-        config = kind(**{**values, **MORE.get(family, {})})
-    except Exception as error:
-        raise NoTinyModel(_first_line(error)) from error
-    config.architectures = [families()[family]]
-    return config
+    for name, inner in kind.sub_configs.items():
+        own = more.get(name, {})
+        if inner is AutoConfig:
+            # Of those that may be of any class, the default.
+            usual = own.get("model_type") or getattr(
+                getattr(kind(), name, None), "model_type", None
+            )
+            inner = CONFIG_MAPPING[usual] if usual else None
+        if inner is not None:
+            values[name] = _sized(inner, own)
+    return kind(**values | {key: each for key, each in more.items() if key not in kind.sub_configs})
 
 
 def write_tiny(folder: Path, family: str) -> int:
@@ -103,6 +143,11 @@ def write_tiny(folder: Path, family: str) -> int:
 
     config = tiny_config(family)
     kind: Any = getattr(transformers, families()[family])
+    whole = config
+    # Refused or not, whatever can be made of it.
+    whole.save_pretrained(folder)
+    if kind.config_class is config.sub_configs.get("text_config"):
+        config = config.get_text_config()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -125,6 +170,8 @@ def write_tiny(folder: Path, family: str) -> int:
             else:
                 parameter.add_(noise * 0.3)
     model.save_pretrained(folder)
+    if whole is not config:
+        whole.save_pretrained(folder)
     return count
 
 

@@ -94,10 +94,16 @@ NAMES = {
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "mlp.gate": "ffn_gate_inp", "mlp.experts.*.gate_proj": "ffn_gate_exps",
     "mlp.experts.*.up_proj": "ffn_up_exps", "mlp.experts.*.down_proj": "ffn_down_exps",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.*.w1": "ffn_gate_exps",
     "block_sparse_moe.experts.*.w3": "ffn_up_exps",
     "block_sparse_moe.experts.*.w2": "ffn_down_exps",
 }  # fmt: skip
+ALONE = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
+"""Of tensors whose ending differs."""
 EXPERT = re.compile(r"\.experts\.(\d+|\*)\.")
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
@@ -107,6 +113,9 @@ def gguf_name(name: str, architecture: str) -> str:
     stem, _, ending = name.rpartition(".")
     if stem in WHOLE:
         return f"{WHOLE[stem]}.{ending}"
+    for whole, other in ALONE.items():
+        if name.endswith(f".{whole}"):
+            return f"blk.{name.split('.')[2]}.{other}"
     _, _, layer, part = stem.split(".", 3)
     norms = {"post_attention_layernorm": "ffn_norm"}
     if architecture == "olmo2":
@@ -114,6 +123,8 @@ def gguf_name(name: str, architecture: str) -> str:
             "post_attention_layernorm": "post_attention_norm",
             "post_feedforward_layernorm": "post_ffw_norm",
         }
+    if architecture == "glm4moe":
+        norms = {"post_attention_layernorm": "post_attention_norm"}
     if architecture == "glm4":
         norms |= {
             "post_self_attn_layernorm": "post_attention_norm",
@@ -148,13 +159,24 @@ def stacked(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
+EXPERT_FACTS = {
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+    "n_shared_experts": "expert_shared_count",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "num_nextn_predict_layers": "nextn_predict_layers",
+}
+
+
 def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What llama.cpp's converter says of a config.json."""
     heads = config["num_attention_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or {}
     facts = {
-        "block_count": config["num_hidden_layers"],
+        "block_count": config["num_hidden_layers"] + config.get("num_nextn_predict_layers", 0),
         "context_length": config["max_position_embeddings"],
         "embedding_length": config["hidden_size"],
         "feed_forward_length": config["intermediate_size"],
@@ -166,11 +188,13 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope.freq_base": float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         "vocab_size": config["vocab_size"],
     }
-    count = config.get("num_local_experts", config.get("num_experts"))
+    counts = ("num_local_experts", "num_experts", "n_routed_experts")
+    count = next((config[key] for key in counts if key in config), None)
     if count is not None:
         facts |= {"expert_count": count, "expert_used_count": config["num_experts_per_tok"]}
-    if "moe_intermediate_size" in config:
-        facts["expert_feed_forward_length"] = config["moe_intermediate_size"]
+    for key, name in EXPERT_FACTS.items():
+        if config.get(key) is not None:
+            facts[name] = config[key]
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(key) is not None:
             facts[key] = float(config[key])
@@ -220,6 +244,8 @@ def convert(
     puts = []
     for name, weight in sorted((tensors if is_apart else stacked(tensors)).items()):
         tensor = weight.float()
+        if name.endswith(".shared_expert_gate.weight"):
+            tensor = tensor.squeeze(0)
         shape = tuple(tensor.shape)
         kind = "F32" if tensor.dim() == 1 else kept(name, shape[-1], kinds, otherwise)
         heads = 0
@@ -239,6 +265,8 @@ def convert(
             pairs = (heads, len(tensor) // heads // 2, 2, *shape[1:])
             read = read.reshape(pairs).swapaxes(1, 2).reshape(shape)
         read = read - 1 if stored is not tensor and not heads else read
+        if weight.dim() == 2:
+            read = read.reshape(weight.shape)
         if tensor.dim() == 3:
             numbers |= {name.replace("*", str(i)): part for i, part in enumerate(read)}
         else:

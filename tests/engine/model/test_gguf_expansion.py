@@ -44,6 +44,12 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+GLM_MOE = {
+    "glm4moe.rope.dimension_count": 12,
+    "glm4moe.expert_weights_norm": True,
+    "glm4moe.expert_weights_scale": 1.5,
+    "glm4moe.expert_gating_func": 2,
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "llama", {}, {}),
     "llama_biases": ("llama_biases", "llama", {}, {}),
@@ -52,6 +58,19 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "qwen2": ("qwen2_unbounded", "qwen2", {}, {}),
     "qwen3": ("qwen3", "qwen3", {}, {}),
     "qwen3_moe": ("qwen3_moe", "qwen3moe", {"mlp_only_layers": []}, {}),
+    "qwen2_moe": ("qwen2_moe", "qwen2moe", {"mlp_only_layers": []}, {}),
+    "olmoe": ("olmoe", "olmoe", {}, {}),
+    "glm4_moe": ("glm4_moe", "glm4moe", {"num_hidden_layers": 3}, GLM_MOE),
+    "glm4_moe_biases": (
+        "glm4_moe_biases",
+        "glm4moe",
+        {"num_nextn_predict_layers": 0},
+        {
+            **GLM_MOE,
+            "glm4moe.rope.dimension_count": 8,
+            "glm4moe.expert_weights_norm": False,
+        },
+    ),
     "gemma2": (
         "gemma2",
         "gemma2",
@@ -159,8 +178,13 @@ def file(make_checkpoint: Make, tmp_path: Path) -> Callable[..., tuple[Path, Pat
     return make
 
 
-def rewritten(path: Path, facts: Mapping[str, Any], more: tuple[Put, ...] = ()) -> None:
-    """The file of a llama once more, with other facts and more tensors."""
+def rewritten(
+    path: Path,
+    facts: Mapping[str, Any],
+    more: tuple[Put, ...] = (),
+    architecture: str = "llama",
+) -> None:
+    """A file, by default of a llama, once more, with other facts and more tensors."""
     data = path.read_bytes()
     puts = [
         Put(name, t.shape, t.type, data[t.begin : t.begin + t.nbytes])
@@ -168,7 +192,7 @@ def rewritten(path: Path, facts: Mapping[str, Any], more: tuple[Put, ...] = ()) 
         if name not in {put.name for put in more}
     ]
     source = json.loads((path.parents[1] / "source" / "config.json").read_text())
-    said = {**metadata("llama", source), **TOKENIZER, **facts}
+    said = {**metadata(architecture, source), **TOKENIZER, **facts}
     entries = [entry_of(key, fact) for key, fact in said.items() if fact is not None]
     path.write_bytes(written(entries, [*puts, *more]))
 
@@ -213,6 +237,30 @@ def test_stretched_frequencies_are_llama_3s(file: Any) -> None:
         expanded(path)
     rewritten(path, {}, (Put(name, shape, "F32", packed("F32", torch.ones(shape))),))
     assert read_spec(expanded(path)).rope.kind == "default"
+
+
+def test_layers_that_predict_further_tokens_are_not_read(file: Any) -> None:
+    _, path = file("glm4_moe", "glm4moe", {}, **GLM_MOE)
+    ends = {"attn_norm": (64,), "nextn.eh_proj": (64, 128)}
+    more = tuple(
+        Put(f"blk.2.{end}.weight", shape, "F32", packed("F32", torch.ones(shape)))
+        for end, shape in ends.items()
+    )
+    rewritten(path, GLM_MOE, more, "glm4moe")
+
+    def opened() -> Checkpoint:
+        folder = expanded(path)
+        spec = read_spec(folder)
+        return Checkpoint.open(folder, spec, Gguf(GgufConfig()).scheme(spec.quantization))  # type: ignore[arg-type]
+
+    assert opened().spec.draft_layers == 1
+    unsaid = {"glm4moe.block_count": 2, "glm4moe.nextn_predict_layers": None}
+    rewritten(path, {**GLM_MOE, **unsaid}, more, "glm4moe")
+    with pytest.raises(LoadError, match=r"unexpected tensors: model.layers.2.input_layernorm"):
+        opened()
+    rewritten(path, {**GLM_MOE, "glm4moe.nextn_predict_layers": 3}, more, "glm4moe")
+    with pytest.raises(LoadError, match=r"block_count must be above 3, the layers for further"):
+        expanded(path)
 
 
 def test_a_folder_has_the_models_name_and_files(file: Any, cache: Path) -> None:

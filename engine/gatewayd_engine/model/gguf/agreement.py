@@ -13,8 +13,9 @@ from gatewayd_engine.model.spec import ModelSpec
 
 _RELATIVE = 1e-6
 """Relative tolerance: the file has float32, config.json decimal numbers."""
-_SOFTMAX = 1
-"""Gating function of a router, as llama.cpp numbers them."""
+_GATING = {"softmax": 1, "sigmoid": 2}
+"""Gating functions of a router, as llama.cpp numbers them."""
+_DRAFTS = "nextn_predict_layers"
 
 
 class _Fact(NamedTuple):
@@ -38,7 +39,9 @@ def disagreements(files: GgufFiles, spec: ModelSpec) -> list[str]:
 
 
 def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
-    for fact in _expected(spec):
+    drafts = files.metadata.get(f"{files.architecture}.{_DRAFTS}", 0)
+    # Files count the layers that predict further tokens, if they have them.
+    for fact in _expected(spec, drafts if isinstance(drafts, int) else 0):
         key = f"{files.architecture}.{fact.key}"
         found = files.metadata.get(key)
         # Optional keys may be absent; config.json decides then.
@@ -51,8 +54,8 @@ def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
             yield f"{key} is {found:.9g}, but config.json has {fact.field} {fact.expected:.9g}"
 
 
-def _expected(spec: ModelSpec) -> Iterator[_Fact]:
-    yield _Fact("block_count", spec.num_layers, "num_hidden_layers", True)
+def _expected(spec: ModelSpec, drafts: int) -> Iterator[_Fact]:
+    yield _Fact("block_count", spec.num_layers + drafts, "num_hidden_layers", True)
     yield _Fact("embedding_length", spec.hidden_size, "hidden_size", True)
     yield _Fact("feed_forward_length", spec.intermediate_size, "intermediate_size", True)
     yield _Fact("attention.head_count", spec.num_heads, "num_attention_heads", True)
@@ -82,12 +85,21 @@ def _of_experts(spec: ModelSpec) -> Iterator[_Fact]:
     yield _Fact("expert_count", moe.num_experts if moe else 0, count, moe is not None)
     used = moe.top_k if moe else 0
     yield _Fact("expert_used_count", used, "num_experts_per_tok", moe is not None)
-    yield _Fact("expert_shared_count", 0, "shared experts")
-    if moe is not None:
-        yield _Fact("expert_feed_forward_length", moe.intermediate_size, "moe_intermediate_size")
-        yield _Fact("expert_weights_norm", moe.routing.renormalize, "norm_topk_prob")
-        yield _Fact("expert_weights_scale", 1, "a scale of experts of")
-        yield _Fact("expert_gating_func", _SOFTMAX, "the gating function")
+    if moe is None:
+        yield _Fact("expert_shared_count", 0, "shared experts")
+        return
+    routing, inner = moe.routing, moe.intermediate_size
+    yield _Fact("expert_feed_forward_length", inner, "moe_intermediate_size")
+    yield _Fact("expert_weights_norm", routing.renormalize, "norm_topk_prob")
+    yield _Fact("expert_weights_scale", routing.scale, "a scale of experts of")
+    yield _Fact("expert_gating_func", _GATING[routing.scoring], "the gating function")
+    yield _Fact("expert_group_count", routing.groups, "n_group")
+    yield _Fact("expert_group_used_count", routing.top_groups, "topk_group")
+    yield _Fact("leading_dense_block_count", moe.layers.count(False), "first_k_dense_replace")
+    shared = 0 if moe.shared is None else moe.shared.intermediate_size
+    yield _Fact("expert_shared_count", shared / inner, "shared experts")
+    key = "expert_shared_feed_forward_length"
+    yield _Fact(key, shared, "shared_expert_intermediate_size")
 
 
 def _head(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:

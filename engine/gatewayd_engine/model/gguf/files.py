@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from gatewayd_engine.model.gguf.experts import ExpertSplitter
 from gatewayd_engine.model.gguf.header import Header, Tensor, read_header
-from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
+from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, ONE_ROW, renamed
 from gatewayd_engine.model.gguf.types import FLOATS
 from gatewayd_engine.model.gguf.values import Value, shown
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
@@ -128,6 +128,8 @@ def _tensors(
             full = renamed(name, architecture)
             if full is None:
                 raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
+            if full.endswith(ONE_ROW) and len(tensor.shape) == 1:
+                tensor = tensor._replace(shape=(1, *tensor.shape))
             for single, part in experts.split(path.name, name, full, tensor):
                 if single in found:
                     raise LoadError(

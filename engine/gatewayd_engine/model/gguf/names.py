@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 _NUMBER = "0|[1-9][0-9]{0,5}"
-_NAME = re.compile(rf"(?:blk\.({_NUMBER})\.)?([a-z_]{{1,40}})(?:\.({_NUMBER}))?\.(weight|bias)")
+_NAME = re.compile(
+    rf"(?:blk\.({_NUMBER})\.)?((?:nextn\.)?[a-z_]{{1,40}})(?:\.({_NUMBER}))?\.(weight|bias)"
+)
 _WHOLE = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -52,29 +54,54 @@ _QWEN = {
     "ffn_up_exps": "mlp.experts.*.up_proj",
     "ffn_down_exps": "mlp.experts.*.down_proj",
 }
+_QWEN2 = {
+    **_QWEN,
+    "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+    "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+    "ffn_up_shexp": "mlp.shared_expert.up_proj",
+    "ffn_down_shexp": "mlp.shared_expert.down_proj",
+}
+_SHARED = {
+    **_QWEN,
+    "ffn_gate_shexp": "mlp.shared_experts.gate_proj",
+    "ffn_up_shexp": "mlp.shared_experts.up_proj",
+    "ffn_down_shexp": "mlp.shared_experts.down_proj",
+    "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
+}
+_GLM_EXPERTS = {**_SHARED, "post_attention_norm": "post_attention_layernorm"}
 _STACKED = "_exps"
+_DRAFT = "nextn."
+"""Begins the names, within a layer that predicts further tokens, of what only such layers have."""
 
 EACH = "*"
 """Placeholder of the expert index in the name of a tensor with all experts of a layer."""
 FREQUENCIES = "rope_freqs.weight"
 """Not a weight: RoPE frequency factors, which follow from the settings in config.json."""
+ONE_ROW = "mlp.shared_expert_gate.weight"
+"""End of the names of matrices of one row, which files have as vectors."""
 GEMMA = "gemma2"
 GEMMA3 = "gemma3"
 GLM = "glm4"
+GLM_EXPERTS = "glm4moe"
 OLMO = "olmo2"
+OLMO_EXPERTS = "olmoe"
 PHI = "phi3"
 SMOLLM = "smollm3"
 LLAMA = "llama"
+QWEN2_EXPERTS = "qwen2moe"
 QWEN_EXPERTS = "qwen3moe"
 ARCHITECTURES = {
     LLAMA: ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
     "qwen2": ("Qwen2ForCausalLM",),
     "qwen3": ("Qwen3ForCausalLM",),
+    QWEN2_EXPERTS: ("Qwen2MoeForCausalLM",),
     QWEN_EXPERTS: ("Qwen3MoeForCausalLM",),
     GEMMA: ("Gemma2ForCausalLM",),
     GEMMA3: ("Gemma3ForCausalLM",),
     GLM: ("Glm4ForCausalLM",),
+    GLM_EXPERTS: ("Glm4MoeForCausalLM",),
     OLMO: ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
+    OLMO_EXPERTS: ("OlmoeForCausalLM",),
     PHI: ("Phi3ForCausalLM",),
     SMOLLM: ("SmolLM3ForCausalLM",),
 }
@@ -85,11 +112,15 @@ _OTHERS = {
     GEMMA: _GEMMA,
     GEMMA3: _GEMMA,
     GLM: _GLM,
+    GLM_EXPERTS: _GLM_EXPERTS,
     LLAMA: _MIXTRAL,
     OLMO: _OLMO,
+    OLMO_EXPERTS: _QWEN,
     PHI: _PHI,
+    QWEN2_EXPERTS: _QWEN2,
     QWEN_EXPERTS: _QWEN,
 }
+_WITH_DRAFTS = (GLM_EXPERTS,)
 
 
 def renamed(name: str, architecture: str) -> str | None:
@@ -106,6 +137,11 @@ def renamed(name: str, architecture: str) -> str | None:
         return f"{_WHOLE[stem]}.{ending}" if stem in _WHOLE and expert is None else None
     # An architecture's own names override: "ffn_norm" is another norm in Gemma.
     known = {**_LAYER, **_OTHERS.get(architecture, {})}
+    whole = known.get(f"{stem}.{ending}")
+    if whole is not None and expert is None:
+        return f"model.layers.{layer}.{whole}"
+    if stem.startswith(_DRAFT) and expert is None and architecture in _WITH_DRAFTS:
+        return f"model.layers.{layer}.{stem}.{ending}"
     if expert is not None:
         # Files with one tensor for each expert use the stacked tensor's name without its ending.
         stem = f"{stem}{_STACKED}"

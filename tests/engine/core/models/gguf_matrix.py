@@ -107,6 +107,29 @@ ARCHITECTURES = {
         "qwen3_moe",
         {"mlp_only_layers": [], "moe_intermediate_size": 256},
     ),
+    "qwen2moe": GgufArchitecture(
+        "qwen2_moe",
+        "qwen2moe",
+        "qwen2_moe",
+        {
+            "mlp_only_layers": [],
+            "moe_intermediate_size": 256,
+            "shared_expert_intermediate_size": 256,
+        },
+    ),
+    "olmoe": GgufArchitecture("olmoe", "olmoe", "olmoe"),
+    "glm4moe": GgufArchitecture(
+        "glm4_moe",
+        "glm4moe",
+        "glm4_moe",
+        {"moe_intermediate_size": 256},
+        {
+            "glm4moe.rope.dimension_count": 32,
+            "glm4moe.expert_weights_norm": True,
+            "glm4moe.expert_weights_scale": 1.5,
+            "glm4moe.expert_gating_func": 2,
+        },
+    ),
 }
 
 

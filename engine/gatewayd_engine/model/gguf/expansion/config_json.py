@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES
+from gatewayd_engine.model.gguf.expansion.expert_fields import expert_values
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.header import Tensor
@@ -15,9 +16,12 @@ from gatewayd_engine.model.gguf.names import (
     GEMMA,
     GEMMA3,
     GLM,
+    GLM_EXPERTS,
     LLAMA,
     OLMO,
+    OLMO_EXPERTS,
     PHI,
+    QWEN2_EXPERTS,
     QWEN_EXPERTS,
     SMOLLM,
 )
@@ -27,11 +31,14 @@ _MODEL_TYPES = {
     LLAMA: "llama",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
+    QWEN2_EXPERTS: "qwen2_moe",
     QWEN_EXPERTS: "qwen3_moe",
     GEMMA: "gemma2",
     GEMMA3: "gemma3_text",
     GLM: "glm4",
+    GLM_EXPERTS: "glm4_moe",
     OLMO: "olmo2",
+    OLMO_EXPERTS: "olmoe",
     PHI: "phi3",
     SMOLLM: "smollm3",
 }
@@ -87,7 +94,7 @@ class _Config:
             "vocab_size": self._vocab_size(),
             "hidden_size": hidden,
             "intermediate_size": self._fields.size(self._key("feed_forward_length")),
-            "num_hidden_layers": self._fields.size(self._key("block_count")),
+            **self._layers(),
             "num_attention_heads": heads,
             "num_key_value_heads": self._fields.size(self._key("attention.head_count_kv"), heads),
             "head_dim": head_dim,
@@ -96,14 +103,15 @@ class _Config:
             "rope_theta": self._theta(FAMILIES[MODEL_TYPES[model_type]].rope_theta),
             "tie_word_embeddings": _HEAD not in self._files.tensors,
             "attention_bias": self._has("self_attn.q_proj.bias"),
+            "qkv_bias": self._has("self_attn.q_proj.bias"),
+            "use_qk_norm": self._has("self_attn.q_norm.weight"),
             "mlp_bias": self._has("mlp.up_proj.bias"),
             "eos_token_id": list(ends) or None,
             "torch_dtype": self._dtype(),
             **self._rope(head_dim),
             **self._windows(model_type),
+            **expert_values(self._fields, self._prefix, model_type),
         }
-        if model_type in ("mixtral", "qwen3_moe"):
-            values |= self._experts(model_type)
         if model_type in _GEMMA_LARGEST:
             values |= self._gemma(model_type, values)
         return values
@@ -124,6 +132,15 @@ class _Config:
         if self._prefix == OLMO and self._key(_WINDOW) in self._fields:
             return "olmo3"
         return _MODEL_TYPES[self._prefix]
+
+    def _layers(self) -> dict[str, int]:
+        # Files count layers that predict further tokens, too.
+        key = self._key("block_count")
+        all_layers = self._fields.size(key)
+        drafts = self._fields.size(self._key("nextn_predict_layers"), 0, least=0)
+        if drafts >= all_layers:
+            raise self._fields.wrong(key, f"above {drafts}, the layers for further tokens")
+        return {"num_hidden_layers": all_layers - drafts, "num_nextn_predict_layers": drafts}
 
     def _vocab_size(self) -> int:
         if _EMBEDDING not in self._files.tensors:
@@ -160,19 +177,6 @@ class _Config:
                     values["rope_local_base_freq"] = self._fields.number(self._key(key))
         return values
 
-    def _experts(self, model_type: str) -> dict[str, Any]:
-        values: dict[str, Any] = {
-            "num_local_experts": self._fields.size(self._key("expert_count")),
-            "num_experts_per_tok": self._fields.size(self._key("expert_used_count")),
-        }
-        if model_type == "qwen3_moe":
-            key = self._key("expert_feed_forward_length")
-            values["moe_intermediate_size"] = self._fields.size(key)
-            # Released models say so in config.json; older files say nothing.
-            key = self._key("expert_weights_norm")
-            values["norm_topk_prob"] = self._fields.flag(key, True)
-        return values
-
     def _gemma(self, model_type: str, values: dict[str, Any]) -> dict[str, Any]:
         # The file does not tell by what scores are scaled. All sizes but the largest, which is the
         # only one of so many layers, scale them by the size of a head.
@@ -199,7 +203,7 @@ class _Config:
     def _rope(self, head_dim: int) -> dict[str, Any]:
         rotated = self._fields.size(self._key("rope.dimension_count"), head_dim)
         values: dict[str, Any] = {}
-        if rotated != head_dim or self._prefix == GLM:
+        if rotated != head_dim or self._prefix in (GLM, GLM_EXPERTS):
             values["partial_rotary_factor"] = rotated / head_dim
         kind = self._fields.text(self._key("rope.scaling.type"), "none")
         if self._key("rope.scale_linear") in self._fields and kind == "none":

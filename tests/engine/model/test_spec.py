@@ -291,6 +291,7 @@ ODD: tuple[Any, ...] = (
     -1,
     1.5,
     1e308,
+    2**31 - 1,
     2**40,
     float("nan"),
     "x",
@@ -306,7 +307,7 @@ ODD: tuple[Any, ...] = (
     "name",
     [
         *("llama3", "llama_yarn", "phi3_longrope", "qwen2", "gemma2", "olmo3", "smollm3"),
-        *("qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "llama4"),
+        *("qwen3_moe", "qwen2_moe", "glm4_moe", "gpt_oss", "llama4", "deepseek_v2", "deepseek_v3"),
     ],
 )
 def test_any_odd_value_is_either_served_or_refused_by_name(

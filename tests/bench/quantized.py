@@ -12,6 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from tests.bench import report
 from tests.bench.in_process_engine import Drive, Job, make_core
@@ -28,7 +29,7 @@ AT_LEAST = {("int8", 1): 1.0}
 """Of float32's tokens a second, by quantizer and sequences."""
 _FLOATS = "float32"
 _WARM = 8
-_TURN = 32
+TURN = 32
 """Steps of an engine until the next one has its turn: few read the weights of another first."""
 
 
@@ -36,24 +37,14 @@ class Decoding:
     """An engine all of whose sequences decode.
 
     Args:
-        quantizer: of its weights; None for none.
         batch: sequences.
         prompt: tokens of each before it decodes.
         steps: that will be taken.
-        threads: that compute.
+        fields: of ``EngineConfig``.
     """
 
-    def __init__(
-        self, quantizer: str | None, batch: int, prompt: int, steps: int, threads: int
-    ) -> None:
-        self._drive = Drive(
-            make_core(
-                quantizer=None if quantizer is None else StrategyChoice(quantizer),
-                prefix_cache=None,
-                max_running=batch,
-                threads=threads,
-            )
-        )
+    def __init__(self, batch: int, prompt: int, steps: int, **fields: Any) -> None:
+        self._drive = Drive(make_core(prefix_cache=None, max_running=batch, **fields))
         chance = random.Random(batch)
         jobs = [
             Job([chance.randrange(300, 4000) for _ in range(prompt)], steps + 2 * _WARM)
@@ -92,13 +83,19 @@ def compare(
 ) -> dict[str, list[float]]:
     """Tokens a second of each engine, turn by turn."""
     made = {
-        name: Decoding(None if name == _FLOATS else name, batch, prompt, turns * _TURN, threads)
+        name: Decoding(
+            batch,
+            prompt,
+            turns * TURN,
+            quantizer=None if name == _FLOATS else StrategyChoice(name),
+            threads=threads,
+        )
         for name in (_FLOATS, *names)
     }
     rates: dict[str, list[float]] = {name: [] for name in made}
     for turn in range(turns):
         for name in sorted(made, reverse=bool(turn % 2)):
-            rates[name].append(made[name].rate(_TURN))
+            rates[name].append(made[name].rate(TURN))
     return rates
 
 

@@ -27,7 +27,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             name="gguf",
             config_type=GgufConfig,
             build=_build,
-            summary="Reads weights of GGUF files: Q2_K to Q6_K, Q4_0 to Q8_0, IQ4 and floats.",
+            summary="Reads GGUF files: Q2_K to Q6_K, Q4_0 to Q8_0, IQ4, MXFP4 and floats.",
             requires_spec=">=1.10,<2",
         )
     ]

@@ -17,6 +17,11 @@ _LEVELS = torch.tensor(
 )
 """Levels of IQ4_NL and IQ4_XS, which are closer to each other around zero."""
 
+_FLOATS = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=torch.int8)
+"""Twice the 4-bit floats of MXFP4."""
+_NAN, _BIAS = 255, 127
+"""Of the exponents that are its scales."""
+
 
 class BlockForm(NamedTuple):
     """Block type: its numbers and bytes, and how to unpack uint8 ``[rows, blocks, nbytes]``."""
@@ -137,6 +142,15 @@ def _iq4_xs(blocks: torch.Tensor) -> GroupedWeight:
     return GroupedWeight(codes.flatten(1), scales.flatten(1))
 
 
+def _mxfp4(blocks: torch.Tensor) -> GroupedWeight:
+    """Unpack an exponent, then 16 bytes as in Q4_0, whose nibbles are indices of ``_FLOATS``."""
+    exponents = blocks[..., 0]
+    # Codes are doubled, so scales are halved.
+    scales = torch.exp2(exponents.double() - (_BIAS + 1)).float()
+    scales.masked_fill_(exponents == _NAN, float("nan"))
+    return GroupedWeight(_FLOATS[_nibbles(blocks[..., 1:]).int()].flatten(1), scales)
+
+
 def _of_six_bits(blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Unpack the factors of Q4_K and Q5_K: 8 scales and 8 minimums of 6 bits, and their scales.
 
@@ -190,4 +204,5 @@ FORMS = {
     "Q6_K": BlockForm(256, 210, _q6_k),
     "IQ4_NL": BlockForm(32, 18, _iq4_nl),
     "IQ4_XS": BlockForm(256, 136, _iq4_xs),
+    "MXFP4": BlockForm(32, 17, _mxfp4),
 }

@@ -16,15 +16,19 @@ BLOCKS = {
     "Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q5_0": (32, 22), "Q5_1": (32, 24),
     "Q2_K": (256, 84), "Q3_K": (256, 110), "Q4_K": (256, 144), "Q5_K": (256, 176),
     "Q6_K": (256, 210), "IQ4_NL": (32, 18), "IQ4_XS": (256, 136),
+    "MXFP4": (32, 17),
 }  # fmt: skip
 """Numbers and bytes of a block."""
 HALVES = {
     "Q8_0": (0,), "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q2_K": (80, 82),
     "Q3_K": (108,), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,), "IQ4_XS": (0,),
+    "MXFP4": (),
 }  # fmt: skip
 """Where float16 are in a block."""
 LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
 """Of IQ4_NL and IQ4_XS."""
+FLOATS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+"""Of MXFP4."""
 
 
 def packed(kind: str, weight: torch.Tensor) -> bytes:
@@ -170,6 +174,14 @@ def _put_q6_k(made: Any, blocks: Any) -> None:
     _put_half(made, 208, d)
 
 
+def _put_mxfp4(made: Any, blocks: Any) -> None:
+    exponents = np.ceil(np.log2(np.maximum(np.abs(blocks).max(1), 1e-6) / 6))
+    scaled = blocks / np.exp2(exponents)[:, None]
+    codes = np.abs(scaled[..., None] - FLOATS).argmin(-1).astype(np.uint8)
+    made[:, 0] = exponents + 127
+    made[:, 1:] = codes[:, :16] | codes[:, 16:] << 4
+
+
 _PUT: dict[str, Any] = {
     "Q8_0": _put_q8_0,
     "Q4_0": _put_q4_0,
@@ -183,6 +195,7 @@ _PUT: dict[str, Any] = {
     "Q6_K": _put_q6_k,
     "IQ4_NL": _put_iq4_nl,
     "IQ4_XS": _put_iq4_xs,
+    "MXFP4": _put_mxfp4,
 }
 
 
@@ -208,6 +221,8 @@ def number(kind: str, raw: Any, i: int) -> Any:
         if kind == "Q5_0":
             return half(0) * (code - 16).astype(np.float32)
         return half(0) * code.astype(np.float32) + half(2)
+    if kind == "MXFP4":
+        return np.ldexp(FLOATS[nibble], block[0] - 127)
     if kind == "IQ4_NL":
         return half(0) * LEVELS[nibble].astype(np.float32)
     if kind == "IQ4_XS":

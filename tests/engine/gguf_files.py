@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from tests.engine.gguf_blocks import BLOCKS, meant, packed
+from tests.engine.gguf_stacked_experts import apart, joined
 
 CODES = {
     "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q2_K": 10,
     "Q3_K": 11, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_NL": 20, "IQ4_XS": 23, "BF16": 30,
+    "MXFP4": 39,
 }  # fmt: skip
 ALIGNMENT = 32
 
@@ -92,17 +94,29 @@ NAMES = {
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+    "mlp.router": "ffn_gate_inp",
     "mlp.gate": "ffn_gate_inp", "mlp.experts.*.gate_proj": "ffn_gate_exps",
     "mlp.experts.*.up_proj": "ffn_up_exps", "mlp.experts.*.down_proj": "ffn_down_exps",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down", "feed_forward.router": "ffn_gate_inp",
+    "feed_forward.experts.*.gate_proj": "ffn_gate_exps",
+    "feed_forward.experts.*.up_proj": "ffn_up_exps",
+    "feed_forward.experts.*.down_proj": "ffn_down_exps",
+    "feed_forward.shared_expert.gate_proj": "ffn_gate_shexp",
+    "feed_forward.shared_expert.up_proj": "ffn_up_shexp",
+    "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.*.w1": "ffn_gate_exps",
     "block_sparse_moe.experts.*.w3": "ffn_up_exps",
     "block_sparse_moe.experts.*.w2": "ffn_down_exps",
 }  # fmt: skip
-ALONE = {"mlp.gate.e_score_correction_bias": "exp_probs_b.bias"}
+ALONE = {
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "self_attn.sinks": "attn_sinks.weight",
+}
 """Of tensors whose ending differs."""
 EXPERT = re.compile(r"\.experts\.(\d+|\*)\.")
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -123,7 +137,7 @@ def gguf_name(name: str, architecture: str) -> str:
             "post_attention_layernorm": "post_attention_norm",
             "post_feedforward_layernorm": "post_ffw_norm",
         }
-    if architecture == "glm4moe":
+    if architecture in ("glm4moe", "gpt-oss"):
         norms = {"post_attention_layernorm": "post_attention_norm"}
     if architecture == "glm4":
         norms |= {
@@ -188,6 +202,12 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope.freq_base": float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         "vocab_size": config["vocab_size"],
     }
+    if architecture == "llama4":
+        facts |= {
+            "feed_forward_length": config["intermediate_size_mlp"],
+            "expert_feed_forward_length": config["intermediate_size"],
+            "interleave_moe_layer_step": config["interleave_moe_layer_step"],
+        }
     counts = ("num_local_experts", "num_experts", "n_routed_experts")
     count = next((config[key] for key in counts if key in config), None)
     if count is not None:
@@ -242,12 +262,18 @@ def convert(
         tensors |= load_file(path)
     numbers: dict[str, torch.Tensor] = {}
     puts = []
-    for name, weight in sorted((tensors if is_apart else stacked(tensors)).items()):
+    is_gpt = architecture == "gpt-oss"
+    is_transposed = is_gpt or architecture == "llama4"
+    named = tensors if is_apart else stacked(tensors)
+    if is_transposed:
+        named = apart(tensors, alternate=is_gpt)
+    for name, weight in sorted(named.items()):
         tensor = weight.float()
         if name.endswith(".shared_expert_gate.weight"):
             tensor = tensor.squeeze(0)
         shape = tuple(tensor.shape)
-        kind = "F32" if tensor.dim() == 1 else kept(name, shape[-1], kinds, otherwise)
+        is_vector = tensor.dim() == 1 or name.endswith(".bias")
+        kind = "F32" if is_vector else kept(name, shape[-1], kinds, otherwise)
         heads = 0
         if architecture in ("llama", "smollm3"):
             heads = config["num_attention_heads"] if ".q_proj." in name else heads
@@ -267,11 +293,11 @@ def convert(
         read = read - 1 if stored is not tensor and not heads else read
         if weight.dim() == 2:
             read = read.reshape(weight.shape)
-        if tensor.dim() == 3:
+        if tensor.dim() == 3 and not is_transposed:
             numbers |= {name.replace("*", str(i)): part for i, part in enumerate(read)}
         else:
             numbers[name] = read
     facts = {**metadata(architecture, config), **changes}
     entries = [entry_of(key, fact) for key, fact in facts.items() if fact is not None]
     (folder / "model.gguf").write_bytes(written(entries, puts))
-    return numbers
+    return joined(numbers, alternate=is_gpt) if is_transposed else numbers

@@ -116,8 +116,9 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
     theirs = their_logits(plain, IDS)
     if name == "qwen3":
         kept = our_logits(loaded(folder, is_packed=True), IDS)
-        # Kernels of codes round what they multiply: by as much as bfloat16 does.
-        assert (kept - theirs).abs().max() < 2.0**-6 * theirs.abs().max()
+        # Kernels of codes round what they multiply as bfloat16 does, and both parts of a product
+        # where each code is two of 4 bits.
+        assert (kept - theirs).abs().max() < 2.0**-5 * theirs.abs().max()
         for kernel in ("fits_int4", "fits_int4_pairs", "fits_groups_of_16"):
             monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     ours = our_logits(loaded(folder, is_packed=name == "qwen3"), IDS)

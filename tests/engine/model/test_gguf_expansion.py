@@ -50,6 +50,12 @@ GLM_MOE = {
     "glm4moe.expert_weights_scale": 1.5,
     "glm4moe.expert_gating_func": 2,
 }
+GPT_OSS = {
+    "gpt-oss.attention.sliding_window": 20,
+    "gpt-oss.rope.scaling.type": "yarn",
+    "gpt-oss.rope.scaling.factor": 4.0,
+    "gpt-oss.rope.scaling.original_context_length": 256,
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "llama", {}, {}),
     "llama_biases": ("llama_biases", "llama", {}, {}),
@@ -71,6 +77,14 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
             "glm4moe.expert_weights_norm": False,
         },
     ),
+    "gpt_oss": ("gpt_oss", "gpt-oss", {"swiglu_limit": 7.0}, GPT_OSS),
+    "gpt_oss_unbiased": (
+        "gpt_oss_unbiased",
+        "gpt-oss",
+        {"swiglu_limit": 7.0, "swiglu_alpha": 1.702, "layer_types": None, "sliding_window": 20},
+        GPT_OSS,
+    ),
+    "llama4": ("llama4", "llama4", {"floor_scale": 8192}, {}),
     "gemma2": (
         "gemma2",
         "gemma2",
@@ -237,6 +251,19 @@ def test_stretched_frequencies_are_llama_3s(file: Any) -> None:
         expanded(path)
     rewritten(path, {}, (Put(name, shape, "F32", packed("F32", torch.ones(shape))),))
     assert read_spec(expanded(path)).rope.kind == "default"
+
+
+def test_stretched_frequencies_of_llama_4_have_one_step(file: Any) -> None:
+    rope = {**LLAMA3, "factor": 16.0, "high_freq_factor": 1.0}
+    changes = {"rope_parameters": rope, "floor_scale": 8192, "head_dim": 64}
+    source, path = file("llama4", "llama4", changes)
+    spec = read_spec(source)
+    turns = 8192 / (2 * torch.pi) * 500_000.0 ** -(torch.arange(0, 64, 2) / 64)
+    factors = torch.where(turns > 1, 1.0, 16.0)
+    assert sorted({*factors.tolist()}) == [1.0, 16.0]
+    more = (Put("rope_freqs.weight", (32,), "F32", packed("F32", factors)),)
+    rewritten(path, {}, more, "llama4")
+    assert comparable(read_spec(expanded(path))) == comparable(spec)
 
 
 def test_layers_that_predict_further_tokens_are_not_read(file: Any) -> None:

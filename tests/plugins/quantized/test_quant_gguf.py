@@ -35,6 +35,7 @@ DIGESTS = {
     "Q5_K": "fe0779e3904cd8b3b7ea91703404b7f3a5d4a247e42f6ca9cfe6123e247f70ff",
     "IQ4_NL": "cfd832fb29b95ff436b6f0421b9323e0c3dbdb4fc66562456c55aa8eaa8f5740",
     "IQ4_XS": "59943df5275cb1c6632809f98019cfcf19f34ea46d8b38fc8f51a47a6e0d2021",
+    "MXFP4": "6d2835c4ec48a5653c1ac43929596455dcf0ed06648f21d419e6ca06d50aae36",
     "Q6_K": "c5d2f61932883b104b7cfbb7062c39d38aceb5af3988e2e0388c8692cac7feae",
 }
 """Of what ``gguf.quants.dequantize`` of gguf 0.19.0 makes of ``drawn(kind, 64)``, as float32."""
@@ -47,6 +48,8 @@ def drawn(kind: str, count: int) -> np.ndarray[Any, Any]:
     blocks = np.frombuffer(bits, np.uint8).reshape(count, nbytes).copy()
     for at in HALVES[kind]:
         blocks[:, at + 1] &= 0xBF
+    if kind == "MXFP4":
+        blocks[:, 0] = 112 + blocks[:, 0] % 32  # exponents of no NaN and of no overflow
     return blocks
 
 
@@ -105,6 +108,13 @@ def test_a_scale_that_is_not_finite_is_refused(kind: str, number: str) -> None:
         blocks[5, at : at + 2] = np.array([float(number)], "<f2").view(np.uint8)
         with pytest.raises(ValueError, match=f"a scale of its {kind} blocks is not finite"):
             made(kind, blocks)
+
+
+def test_an_exponent_that_is_no_number_is_refused() -> None:
+    blocks = drawn("MXFP4", 8)
+    blocks[5, 0] = 255
+    with pytest.raises(ValueError, match="a scale of its MXFP4 blocks is not finite"):
+        made("MXFP4", blocks)
 
 
 class _Conformance(QuantizerConformance):

@@ -59,10 +59,12 @@ class ExpertSplitter:
             yield full, tensor
             return
         count, *shape = tensor.shape
-        if count != self._count or len(shape) != 2:
+        dimensions = 1 if full.endswith(".bias") else 2
+        if count != self._count or len(shape) != dimensions:
             raise LoadError(
-                f"{file}: {name} is {list(tensor.shape)}; it must have three dimensions, of which"
-                f" the first is {self._key}, {self._count}"
+                f"{file}: {name} is {list(tensor.shape)}; it must have"
+                f" {'two' if dimensions == 1 else 'three'} dimensions, of which the first is"
+                f" {self._key}, {self._count}"
             )
         # Counted over the whole model: few bytes of header may name many matrices.
         self._left -= count

@@ -69,6 +69,24 @@ _SHARED = {
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 }
 _GLM_EXPERTS = {**_SHARED, "post_attention_norm": "post_attention_layernorm"}
+_GPT = {
+    **_QWEN,
+    "post_attention_norm": "post_attention_layernorm",
+    "attn_sinks.weight": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+}
+_LLAMA4 = {
+    "ffn_gate": "feed_forward.gate_proj",
+    "ffn_up": "feed_forward.up_proj",
+    "ffn_down": "feed_forward.down_proj",
+    "ffn_gate_inp": "feed_forward.router",
+    "ffn_gate_exps": "feed_forward.experts.*.gate_proj",
+    "ffn_up_exps": "feed_forward.experts.*.up_proj",
+    "ffn_down_exps": "feed_forward.experts.*.down_proj",
+    "ffn_gate_shexp": "feed_forward.shared_expert.gate_proj",
+    "ffn_up_shexp": "feed_forward.shared_expert.up_proj",
+    "ffn_down_shexp": "feed_forward.shared_expert.down_proj",
+}
 _STACKED = "_exps"
 _DRAFT = "nextn."
 """Begins the names, within a layer that predicts further tokens, of what only such layers have."""
@@ -83,15 +101,18 @@ GEMMA = "gemma2"
 GEMMA3 = "gemma3"
 GLM = "glm4"
 GLM_EXPERTS = "glm4moe"
+GPT = "gpt-oss"
 OLMO = "olmo2"
 OLMO_EXPERTS = "olmoe"
 PHI = "phi3"
 SMOLLM = "smollm3"
 LLAMA = "llama"
+LLAMA4 = "llama4"
 QWEN2_EXPERTS = "qwen2moe"
 QWEN_EXPERTS = "qwen3moe"
 ARCHITECTURES = {
     LLAMA: ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
+    LLAMA4: ("Llama4ForCausalLM",),
     "qwen2": ("Qwen2ForCausalLM",),
     "qwen3": ("Qwen3ForCausalLM",),
     QWEN2_EXPERTS: ("Qwen2MoeForCausalLM",),
@@ -100,6 +121,7 @@ ARCHITECTURES = {
     GEMMA3: ("Gemma3ForCausalLM",),
     GLM: ("Glm4ForCausalLM",),
     GLM_EXPERTS: ("Glm4MoeForCausalLM",),
+    GPT: ("GptOssForCausalLM",),
     OLMO: ("Olmo2ForCausalLM", "Olmo3ForCausalLM"),
     OLMO_EXPERTS: ("OlmoeForCausalLM",),
     PHI: ("Phi3ForCausalLM",),
@@ -113,7 +135,9 @@ _OTHERS = {
     GEMMA3: _GEMMA,
     GLM: _GLM,
     GLM_EXPERTS: _GLM_EXPERTS,
+    GPT: _GPT,
     LLAMA: _MIXTRAL,
+    LLAMA4: _LLAMA4,
     OLMO: _OLMO,
     OLMO_EXPERTS: _QWEN,
     PHI: _PHI,

@@ -18,6 +18,7 @@ SIZES = {
     "Q6_K": (256, 210),
     "IQ4_NL": (32, 18),
     "IQ4_XS": (256, 136),
+    "MXFP4": (32, 17),
 }
 """Elements and bytes per block of the supported types."""
 FLOATS = ("F32", "F16", "BF16")

@@ -130,6 +130,21 @@ ARCHITECTURES = {
             "glm4moe.expert_gating_func": 2,
         },
     ),
+    "llama4": GgufArchitecture(
+        "llama4", "llama4", "llama4_text", {"floor_scale": 8192, "intermediate_size_mlp": 256}
+    ),
+    "gpt-oss": GgufArchitecture(
+        "gpt_oss",
+        "gpt-oss",
+        "gpt_oss",
+        {"swiglu_limit": 7.0},
+        {
+            "gpt-oss.attention.sliding_window": 20,
+            "gpt-oss.rope.scaling.type": "yarn",
+            "gpt-oss.rope.scaling.factor": 4.0,
+            "gpt-oss.rope.scaling.original_context_length": 256,
+        },
+    ),
 }
 
 
@@ -175,9 +190,10 @@ def served(folder: Path, name: str, kinds: Sequence[str], *, num_layers: int = 2
         assert len(tokens) == _NEW_TOKENS
     finally:
         engine.core.strategies.close()
-    stored = read_header(made / "model.gguf").tensors.values()
+    stored = read_header(made / "model.gguf").tensors.items()
     return Served(
         tokens,
         best_tokens(plain, of.model_type, _PROMPT + tokens, len(_PROMPT)),
-        {tensor.type for tensor in stored if len(tensor.shape) > 1},
+        # Biases of experts are stacked, too.
+        {t.type for name, t in stored if len(t.shape) > 1 and not name.endswith(".bias")},
     )

@@ -11,8 +11,8 @@ from tests.engine.core.models.gguf_matrix import ARCHITECTURES, TYPES, served
 PAGE = Path(__file__).parents[4] / "docs" / "gguf.md"
 MARK, END = "<!-- types -->\n", "<!-- end of types -->\n"
 DIAGONAL = [(kind, list(ARCHITECTURES)[i % len(ARCHITECTURES)]) for i, kind in enumerate(TYPES)]
-LAYERS = {"phi3": 17, "glm4": 9}
-"""Of models whose matrices have every type, where it is more than 4."""
+LAYERS = {"phi3": 30, "glm4": 12}
+"""Of models whose matrices have every type, where it is more than 6."""
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def written(equal: set[tuple[str, str]]) -> str:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_a_file_of_all_types_gives_the_tokens_of_transformers(name: str, tmp_path: Path) -> None:
-    answer = served(tmp_path, name, TYPES, num_layers=LAYERS.get(name, 4))
+    answer = served(tmp_path, name, TYPES, num_layers=LAYERS.get(name, 6))
     assert answer.types == set(TYPES)
     assert answer.tokens == answer.likeliest
 

@@ -17,7 +17,9 @@ from gatewayd_engine.model.gguf.names import (
     GEMMA3,
     GLM,
     GLM_EXPERTS,
+    GPT,
     LLAMA,
+    LLAMA4,
     OLMO,
     OLMO_EXPERTS,
     PHI,
@@ -29,6 +31,7 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 _MODEL_TYPES = {
     LLAMA: "llama",
+    LLAMA4: "llama4_text",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     QWEN2_EXPERTS: "qwen2_moe",
@@ -37,6 +40,7 @@ _MODEL_TYPES = {
     GEMMA3: "gemma3_text",
     GLM: "glm4",
     GLM_EXPERTS: "glm4_moe",
+    GPT: "gpt_oss",
     OLMO: "olmo2",
     OLMO_EXPERTS: "olmoe",
     PHI: "phi3",
@@ -53,10 +57,10 @@ PATTERNS = frozenset(f"{architecture}.{_PATTERN}" for architecture in (GEMMA3, O
 """Keys of arrays that tell which layers have a sliding window."""
 _LLAMA3_LENGTH = 8192
 """Context length of Llama 3 before it was stretched; files have the stretched factors alone."""
-_LOW, _HIGH = 1.0, 4.0
-"""Llama 3's factors of low and high frequencies."""
+_LOW, _HIGH, _HIGH_4 = 1.0, 4.0, 1.0
+"""Factors of low and high frequencies of Llama 3, and of the high ones of Llama 4."""
 _TOLERANCE = 1e-3
-_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "olmo3", "phi3")
+_WINDOWED = ("mistral", "mixtral", "gemma2", "gemma3_text", "olmo3", "phi3", "gpt_oss")
 _MAGNITUDES = ("attn_factor", "yarn_ext_factor")
 """Settings of yarn that released models leave at one."""
 _PLAIN_THETA = 10_000.0
@@ -236,6 +240,8 @@ class _Config:
             "factor": self._fields.number(self._key("rope.scaling.factor")),
             "original_max_position_embeddings": self._fields.size(key),
         }
+        if self._prefix == GPT:
+            scaling["truncate"] = False  # as its releases say; files do not tell
         for name in _MAGNITUDES:
             key = self._key(f"rope.scaling.{name}")
             # They scale attention in ways that config.json has no words for.
@@ -271,7 +277,8 @@ class _Config:
         if all(one == 1.0 for one in factors):
             return None
         theta = self._fields.number(self._key("rope.freq_base"), 10_000.0)
-        expected = [_stretch(theta ** (2 * i / rotated), factor) for i in range(rotated // 2)]
+        high = _HIGH_4 if self._prefix == LLAMA4 else _HIGH
+        expected = [_stretch(theta ** (2 * i / rotated), factor, high) for i in range(rotated // 2)]
         if all(
             math.isclose(one, other, rel_tol=_TOLERANCE)
             for one, other in zip(factors, expected, strict=True)
@@ -280,7 +287,7 @@ class _Config:
                 "rope_type": "llama3",
                 "factor": factor,
                 "low_freq_factor": _LOW,
-                "high_freq_factor": _HIGH,
+                "high_freq_factor": high,
                 "original_max_position_embeddings": _LLAMA3_LENGTH,
             }
         raise LoadError(
@@ -289,17 +296,18 @@ class _Config:
         )
 
 
-def _stretch(per_radian: float, factor: float) -> float:
+def _stretch(per_radian: float, factor: float, high: float) -> float:
     """Return what llama3's scaling divides a frequency by.
 
     Args:
         per_radian: positions per radian, the frequency's inverse.
         factor: of the lowest frequencies.
+        high: factor of high frequencies.
     """
     turns = _LLAMA3_LENGTH / (2 * math.pi * per_radian)
-    if turns > _HIGH:
+    if turns > high:
         return 1.0
-    if turns < _LOW:
+    if turns <= _LOW:
         return factor
-    smooth = (turns - _LOW) / (_HIGH - _LOW)
+    smooth = (turns - _LOW) / (high - _LOW)
     return 1.0 / ((1 - smooth) / factor + smooth)

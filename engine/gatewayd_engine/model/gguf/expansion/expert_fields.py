@@ -41,6 +41,16 @@ def expert_values(fields: GgufFields, architecture: str, model_type: str) -> dic
             values["norm_topk_prob"] = fields.flag(key("expert_weights_norm"), False)
         case "olmoe":
             values["norm_topk_prob"] = fields.flag(key("expert_weights_norm"), False)
+        case "llama4":
+            # A window of 0 would mean that there are no chunks.
+            fields.optional_size(key("attention.sliding_window"))
+            values |= {
+                "intermediate_size": fields.size(key("expert_feed_forward_length")),
+                "intermediate_size_mlp": fields.size(key("feed_forward_length")),
+                "interleave_moe_layer_step": fields.size(key("interleave_moe_layer_step")),
+                # Files do not tell; llama.cpp goes by this number, too.
+                "use_qk_norm": values["num_local_experts"] != _LLAMA4_UNNORMED,
+            }
         case "deepseek":
             values |= {
                 "n_shared_experts": fields.optional_size(key("expert_shared_count")),
@@ -53,11 +63,15 @@ def expert_values(fields: GgufFields, architecture: str, model_type: str) -> dic
     return values
 
 
+_LLAMA4_UNNORMED = 128
+"""Experts of the Llama 4 whose queries and keys are not normalised."""
 _KINDS = {
     "mixtral": "mixtral",
     "qwen3_moe": "qwen",
     "qwen2_moe": "qwen_shared",
     "olmoe": "olmoe",
     "glm4_moe": "deepseek",
+    "llama4_text": "llama4",
+    "gpt_oss": "gpt_oss",
 }
 """Which settings the models with experts have."""

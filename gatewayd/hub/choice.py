@@ -22,6 +22,8 @@ MOST_INDEX_BYTES: Final = 64 * 1024 * 1024
 """Limit of the index, which is read before the disk space is compared with all sizes."""
 
 _REQUIRED = (CONFIG, TOKENIZER)
+_MOST_BESIDE = 500
+"""Limit of the files beside weights; models have about ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,12 @@ class ModelFiles:
 
     names: tuple[str, ...]
     served: str = ""
+
+    @property
+    def needed(self) -> list[str]:
+        """Files without which the model cannot be served."""
+        ends = (".safetensors", ".gguf")
+        return [name for name in self.names if name.endswith(ends) or name in _REQUIRED]
 
 
 def choose(
@@ -96,7 +104,11 @@ def include(names: Collection[str], patterns: Sequence[str], repo: str) -> Model
 
 
 def _beside(names: Collection[str]) -> tuple[str, ...]:
-    """Return the files that describe a model in safetensors; ``config.json`` last."""
+    """Return the files that describe a model in safetensors; ``config.json`` last.
+
+    Raises:
+        HubError: they are too many for one model.
+    """
     found = sorted(
         name
         for name in names
@@ -106,6 +118,12 @@ def _beside(names: Collection[str]) -> tuple[str, ...]:
         # Indices of formats that are not fetched.
         and (name == INDEX or not name.endswith(".index.json"))
     )
+    if len(found) > _MOST_BESIDE:
+        raise HubError(
+            f"the repository has {len(found)} files beside its weights, more than the"
+            f" {_MOST_BESIDE} that are fetched",
+            UNSERVABLE,
+        )
     return (*(name for name in found if name != CONFIG), *(n for n in found if n == CONFIG))
 
 

@@ -12,15 +12,17 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import BinaryIO, NamedTuple, TypeVar
 
 # Before its import: requests say what is asked for, and not by which program or agent; and
-# warnings, which have the signed addresses of files, are not written.
+# warnings, which have the signed addresses of files, are not written. Files are fetched by HTTP,
+# and not by Xet, whose servers the Hub's answers choose and which writes by itself.
+os.environ["HF_HUB_DISABLE_XET"] = "1"
+os.environ["HF_HUB_DISABLE_SHARED_BLOBS"] = "1"
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")
 
-from huggingface_hub import HfApi, constants, hf_hub_download
+from huggingface_hub import HfApi, constants, get_session, hf_hub_url, hf_raise_for_status
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -29,16 +31,17 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
 from gatewayd.hub.errors import (
     DAMAGED,
     NO_ACCESS,
     NO_REVISION,
-    NO_SPACE,
     NOT_FOUND,
     OFFLINE,
     UNREACHABLE,
     HubError,
+    of_store,
 )
 from gatewayd.hub.reference import HubReference
 from gatewayd.hub.repo_files import RepoFile, check_names, is_allowed
@@ -100,106 +103,88 @@ def list_files(reference: HubReference) -> Listing:
             continue
         if not _is_digest(digest) or not isinstance(size, int) or size < 0:
             raise HubError(
-                f"{constants.ENDPOINT} gives no valid size and digest of {one.rfilename}", DAMAGED
+                f"{endpoint()} gives no valid size and digest of {one.rfilename}", DAMAGED
             )
         files[one.rfilename] = RepoFile(one.rfilename, size, str(digest))
     commit = info.sha
     if not HubReference(reference.repo, commit or "").is_commit:
-        raise HubError(f"{constants.ENDPOINT} names no commit of {reference}", DAMAGED)
+        raise HubError(f"{endpoint()} names no commit of {reference}", DAMAGED)
     return Listing(str(commit), frozenset(names), files)
 
 
-def download(reference: HubReference, commit: str, file: RepoFile, on_bytes: OnBytes) -> Path:
-    """Download a file into the store, unless it is there; interrupted connections are resumed.
+def download(
+    reference: HubReference, commit: str, file: RepoFile, into: BinaryIO, on_bytes: OnBytes
+) -> None:
+    """Download a file; interrupted connections are resumed.
+
+    Of the answers nothing but the content is used: not the names, digests and sizes in their
+    headers. Redirects are followed; to other hosts than the Hub's without its token.
 
     Args:
         reference: names the repository.
         commit: of the file.
         file: to fetch.
-        on_bytes: called with the number of bytes fetched so far.
-
-    Returns:
-        Its path in the snapshot of the commit.
+        into: where its content is written; empty.
+        on_bytes: called with the number of bytes fetched so far, before they are written; what it
+            raises ends the download.
 
     Raises:
         HubError: it cannot be fetched.
     """
     with _translated(reference):
-        return Path(
-            _patiently(
-                lambda: hf_hub_download(
-                    reference.repo,
-                    file.name,
-                    revision=commit,
-                    cache_dir=store_folder(),
-                    tqdm_class=progress_class(on_bytes),
-                )
-            )
-        )
+        url = hf_hub_url(reference.repo, file.name, revision=commit)
+        _patiently(lambda: _fetch(url, file.size, into, on_bytes), into.tell)
 
 
-def progress_class(on_bytes: OnBytes) -> type[Any]:
-    """Return a class as the library's ``tqdm_class``, which reports to a function."""
+def _fetch(url: str, size: int, into: BinaryIO, on_bytes: OnBytes) -> None:
+    """Fetch a file, or the rest of it."""
+    count = into.tell()
+    if count == size and count:
+        return
+    # What is sent is what is stored, so that it can be resumed.
+    headers = {**build_hf_headers(), "Accept-Encoding": "identity"}
+    if count:
+        headers["Range"] = f"bytes={count}-"
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+        hf_raise_for_status(response)
+        if count and response.status_code != 206:
+            into.seek(0)
+            into.truncate()
+            count = 0
+        for chunk in response.iter_raw():
+            count += len(chunk)
+            on_bytes(count)
+            into.write(chunk)
+    into.flush()
 
-    class Progress(_Progress):
-        """Progress of one download."""
 
-        report = staticmethod(on_bytes)
+def _patiently(call: Callable[[], T], position: Callable[[], int] = lambda: 0) -> T:
+    """Make a call, and repeat it while the server is busy or connections break.
 
-    return Progress
-
-
-class _Progress:
-    """The part of tqdm that the library calls; counts bytes.
-
-    Attributes:
-        report: called with the number of bytes.
+    Args:
+        call: to make.
+        position: progress of the call; attempts are counted from the last one that made some.
     """
-
-    report: OnBytes
-
-    def __init__(self, *_: object, initial: int = 0, **__: object) -> None:
-        self.n = initial
-        self.total = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is drawn."""
-
-    def update(self, count: float | None = 1) -> None:
-        """Count bytes; fewer than none if a connection begins again."""
-        self.n += int(count or 0)
-        self.report(self.n)
-
-    def update_transfer(self, count: float | None = 1) -> None:
-        """Ignore the bytes on the wire, of which there are fewer than of the file."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        """Ignore what is drawn."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return lambda *_, **__: None
-
-
-def _patiently(call: Callable[[], T]) -> T:
-    """Make a call, and repeat it while the server is busy or connections break."""
-    wait = _WAIT_SECONDS
-    for _ in range(_RETRIES):
+    wait, left = _WAIT_SECONDS, _RETRIES
+    while True:
+        before = position()
         try:
             return call()
         except HfHubHTTPError as error:
             seconds = _seconds_to_wait(error, wait)
-            if seconds is None:
+            if seconds is None or not left:
                 raise
         except (OSError, ValueError):
             raise
-        except Exception:  # noqa: BLE001 - its HTTP client's errors are no part of its interface
+        except Exception:  # its HTTP client's errors are no part of its interface
+            if position() > before:
+                wait, left = _WAIT_SECONDS, _RETRIES
+            if not left:
+                raise
             seconds = wait
         time.sleep(seconds)
-        wait *= 2
-    return call()
+        wait, left = wait * 2, left - 1
 
 
 def _seconds_to_wait(error: HfHubHTTPError, usual: float) -> float | None:
@@ -218,7 +203,7 @@ def _translated(reference: HubReference) -> Iterator[None]:
     Raises:
         HubError: there was one.
     """
-    where, repo = constants.ENDPOINT, reference.repo
+    where, repo = endpoint(), reference.repo
     try:
         yield
     except OfflineModeIsEnabled as error:
@@ -273,9 +258,7 @@ def _of_os_error(error: OSError, where: str, repo: str) -> HubError:
     if isinstance(error.__cause__, HfHubHTTPError):
         return _of_status(error.__cause__, where, repo)
     if error.errno in _OF_FILES:
-        return HubError(
-            f"cannot write {error.filename or store_folder()}: {error.strerror}", NO_SPACE
-        )
+        return of_store(error, store_folder())
     return HubError(f"cannot fetch {repo} from {where}: {_text(error)}", UNREACHABLE)
 
 
@@ -284,7 +267,16 @@ def _text(error: BaseException) -> str:
     cause = error.__cause__ or error
     line = (str(cause).strip() or type(cause).__name__).splitlines()[0]
     # Queries of addresses are signatures.
-    return re.sub(r"\?[^\s'\"]*", "", line)[:300]
+    return _without_user(re.sub(r"\?[^\s'\"]*", "", line))[:300]
+
+
+def endpoint() -> str:
+    """The Hub's address for messages, without a name and password."""
+    return _without_user(constants.ENDPOINT)
+
+
+def _without_user(text: str) -> str:
+    return re.sub(r"//[^/\s'\"]*@", "//", text)
 
 
 def _is_digest(digest: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 NO_REFERENCE: Final = "invalid_model_name"
@@ -13,6 +14,7 @@ NO_ACCESS: Final = "model_not_accessible"
 NO_CHOICE: Final = "model_ambiguous"
 UNSERVABLE: Final = "model_not_servable"
 NO_SPACE: Final = "disk_full"
+NO_STORE: Final = "model_store_unusable"
 OFFLINE: Final = "hub_offline"
 UNREACHABLE: Final = "hub_unavailable"
 DAMAGED: Final = "download_damaged"
@@ -28,6 +30,7 @@ STATUSES: Final = {
     NO_CHOICE: 400,
     UNSERVABLE: 400,
     NO_SPACE: 507,
+    NO_STORE: 500,
     OFFLINE: 503,
     UNREACHABLE: 502,
     DAMAGED: 502,
@@ -46,3 +49,15 @@ class HubError(ValueError):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def of_store(error: OSError, folder: object) -> HubError:
+    """Return the error for one of the file system.
+
+    Args:
+        error: of the file system.
+        folder: of the store, named if the error names no file.
+    """
+    code = NO_SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else NO_STORE
+    where = error.filename or folder
+    return HubError(f"cannot read or write {where}: {error.strerror or error}", code)

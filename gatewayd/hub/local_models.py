@@ -7,10 +7,12 @@ import logging
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
-from gatewayd.hub.errors import IN_USE, NO_SPACE, HubError
+from gatewayd.hub.errors import IN_USE, HubError, of_store
 from gatewayd.hub.pull_events import PullEvent
 from gatewayd.hub.pull_process import ModelPulls
 from gatewayd.hub.reference import parse_reference
+from gatewayd.hub.store import store_folder
+from gatewayd.hub.store_locks import hold_served
 from gatewayd.hub.stored_models import StoreEntry, delete_stored, list_stored
 
 _log = logging.getLogger(__name__)
@@ -20,12 +22,14 @@ class LocalModels:
     """The store of a daemon; called from the event loop only.
 
     Args:
-        served: folder or GGUF file that is being served; None for no model of the store.
+        served: folder or GGUF file that is being served, which no process deletes while this
+            object lives; None for no model of the store.
         pulls: runs pulls.
     """
 
     def __init__(self, served: Path | None = None, pulls: ModelPulls | None = None) -> None:
-        self._served = served
+        if served is not None:
+            hold_served(served, self)
         self._pulls = ModelPulls() if pulls is None else pulls
         self._deleting = asyncio.Lock()
 
@@ -38,7 +42,7 @@ class LocalModels:
         try:
             entries = await asyncio.to_thread(list_stored)
         except OSError as error:
-            raise _unusable(error) from error
+            raise of_store(error, store_folder()) from error
         return [entry for entry in entries if not entry.problem]
 
     def pull(self, name: str) -> AsyncGenerator[PullEvent, None]:
@@ -63,15 +67,11 @@ class LocalModels:
             if reference.repo in self._pulls.repos:
                 raise HubError(f"{reference.repo} is being pulled; wait for its end", IN_USE)
             try:
-                freed = await asyncio.to_thread(delete_stored, reference, self._served)
+                freed = await asyncio.to_thread(delete_stored, reference)
             except OSError as error:
-                raise _unusable(error) from error
+                raise of_store(error, store_folder()) from error
         _log.info("deleted %s from the store: %d bytes", reference, freed)
 
     async def close(self) -> None:
         """Stop all pulls."""
         await self._pulls.close()
-
-
-def _unusable(error: OSError) -> HubError:
-    return HubError(f"the store of models cannot be used: {error.strerror}", NO_SPACE)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,18 +11,14 @@ from pathlib import Path
 from gatewayd.hub.choice import INDEX, MOST_INDEX_BYTES, choose, include, too_large
 from gatewayd.hub.client import Listing, download, list_files
 from gatewayd.hub.digests import digest_of
-from gatewayd.hub.errors import DAMAGED, NO_SPACE, OFFLINE, HubError
+from gatewayd.hub.errors import DAMAGED, NO_SPACE, OFFLINE, HubError, of_store
 from gatewayd.hub.pull_events import PullEvent
 from gatewayd.hub.reference import HubReference
 from gatewayd.hub.repo_files import RepoFile
-from gatewayd.hub.store import (
-    free_bytes,
-    path_of,
-    remove_stale_parts,
-    repo_folder,
-    store_folder,
-    write_ref,
-)
+from gatewayd.hub.revisions import write_listing, write_ref
+from gatewayd.hub.store import free_bytes, path_of, remove_stale_parts, repo_folder, store_folder
+from gatewayd.hub.store_locks import changing
+from gatewayd_engine.process.file_writes import sync
 
 _REPORT_SECONDS = 0.2
 _GIB = 1 << 30
@@ -56,8 +54,22 @@ def pull(reference: HubReference, patterns: Sequence[str] = (), *, report: Repor
         _check_stored(reference)
         report(PullEvent("done"))
         return ""
-    fetch = _Fetch(reference, listing, report)
+    try:
+        with changing(reference.repo, wait=True) as has_waited:
+            if has_waited:
+                listing = list_files(reference)  # it may be hours old
+            _fetch(reference, listing, patterns, report)
+    except OSError as error:
+        raise of_store(error, store_folder()) from error
+    report(PullEvent("done"))
+    return listing.commit
+
+
+def _fetch(
+    reference: HubReference, listing: Listing, patterns: Sequence[str], report: Report
+) -> None:
     remove_stale_parts(reference.repo)
+    fetch = _Fetch(reference, listing, report)
     chosen = (
         include(listing.names, patterns, reference.repo)
         if patterns
@@ -65,14 +77,12 @@ def pull(reference: HubReference, patterns: Sequence[str] = (), *, report: Repor
     )
     files = [listing.files[name] for name in chosen.names]
     fetch.check_space(files)
+    repo = repo_folder(reference.repo)
+    write_listing(repo, listing.commit, sorted(listing.files))
     for file in files:
         fetch.verified(file.name)
-    try:
-        write_ref(reference, listing.commit)
-    except OSError as error:
-        raise HubError(f"cannot write {error.filename}: {error.strerror}", NO_SPACE) from error
-    report(PullEvent("done"))
-    return listing.commit
+    fetch.sync_folders()
+    write_ref(repo, reference, listing.commit)
 
 
 def _check_stored(reference: HubReference) -> None:
@@ -142,22 +152,48 @@ class _Fetch:
             self._done[name] = self._fetch(self._files[name])
         return self._done[name]
 
+    def sync_folders(self) -> None:
+        """Flush the entries of all folders to disk; contents were flushed when they came."""
+        inside = {folder for path in self._done.values() for folder in path.parents}
+        for folder in (*inside, self._folder / "blobs"):
+            if folder.is_relative_to(self._folder.parent) and folder.is_dir():
+                sync(folder)
+
     def _fetch(self, file: RepoFile) -> Path:
-        was_there = self._has(file)
-        path = self._checked(file, was_there=was_there)
-        if path is None and was_there:
-            # Damaged on this disk: fetched once more.
-            path = self._checked(file, was_there=False)
-        if path is None:
-            raise HubError(
-                f"{file.name} of {self._reference} was not the file that the Hub lists, by its"
-                " digest; it was removed: try again, and check HF_ENDPOINT and proxies",
-                DAMAGED,
-            )
+        """Return the path of a file, fetched unless it is there with the right content."""
+        path, content = self._path(file), self._content(file)
+        for found in (path, content):
+            if found.is_file():
+                if self._is_right(found, file):
+                    if found is content:
+                        _link(path, content)
+                    return path
+                self._remove(found, file)
+        self.check_space([file])
+        content.parent.mkdir(parents=True, exist_ok=True)
+        # By a name with which other tools, too, recognize an incomplete file.
+        part = content.with_name(f"{file.digest}.{secrets.token_hex(4)}.incomplete")
+        try:
+            with part.open("xb") as into:
+                on_bytes = self._reporter(file)
+                on_bytes(0)
+                download(self._reference, self._commit, file, into, on_bytes)
+                into.flush()
+                os.fsync(into.fileno())
+            if not self._is_right(part, file):
+                raise HubError(
+                    f"{file.name} of {self._reference} was not the file that the Hub lists, by its"
+                    " digest; it was removed: try again, and check HF_ENDPOINT and proxies",
+                    DAMAGED,
+                )
+            # Only now, so that what the store has was verified, however this process ends.
+            part.replace(content)
+        finally:
+            part.unlink(missing_ok=True)
+        _link(path, content)
         return path
 
-    def _checked(self, file: RepoFile, *, was_there: bool) -> Path | None:
-        """Fetch a file; None if its content is wrong, and then it is removed."""
+    def _reporter(self, file: RepoFile) -> Callable[[int], None]:
         told = 0.0
 
         def on_bytes(count: int) -> None:
@@ -174,26 +210,29 @@ class _Fetch:
             told = time.monotonic() if count < file.size else 0.0
             self._report(PullEvent("fetching", *_fields(file), count))
 
-        on_bytes(0)
-        path = download(self._reference, self._commit, file, on_bytes)
-        try:
-            on_bytes(file.size)
-            self._report(PullEvent("verifying", *_fields(file), file.size))
-            is_right = digest_of(path, file.digest) == file.digest
-        except BaseException:
-            # If this process is interrupted: what a pull leaves in the store has been verified.
-            if not was_there:
-                _remove(path)
-            raise
-        if not is_right:
-            _remove(path)
-            return None
-        return path
+        return on_bytes
+
+    def _is_right(self, found: Path, file: RepoFile) -> bool:
+        self._report(PullEvent("fetching", *_fields(file), file.size))
+        self._report(PullEvent("verifying", *_fields(file), file.size))
+        return digest_of(found, file.digest) == file.digest
+
+    def _remove(self, found: Path, file: RepoFile) -> None:
+        """Remove a damaged file from this repository; what a link leads to elsewhere stays."""
+        content = self._content(file)
+        if found.resolve() == content.resolve():
+            content.unlink(missing_ok=True)
+        found.unlink(missing_ok=True)
+
+    def _path(self, file: RepoFile) -> Path:
+        return self._folder / "snapshots" / self._commit / file.name
+
+    def _content(self, file: RepoFile) -> Path:
+        # The digest was checked to have only hexadecimal digits.
+        return self._folder / "blobs" / file.digest
 
     def _has(self, file: RepoFile) -> bool:
-        return (self._folder / "blobs" / file.digest).exists() or (
-            self._folder / "snapshots" / self._commit / file.name
-        ).is_file()
+        return self._content(file).exists() or self._path(file).is_file()
 
 
 def _fields(file: RepoFile) -> tuple[str, str, int]:
@@ -201,9 +240,8 @@ def _fields(file: RepoFile) -> tuple[str, str, int]:
     return file.name, file.digest, file.size
 
 
-def _remove(path: Path) -> None:
-    """Remove a file of a snapshot with its content."""
-    content = path.resolve()
+def _link(path: Path, content: Path) -> None:
+    """Link a file of a snapshot to its content, as huggingface's library does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
-    if content.is_relative_to(store_folder().resolve()):
-        content.unlink(missing_ok=True)
+    path.symlink_to(os.path.relpath(content, path.parent))

@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gatewayd.hub.choice import INDEX, MOST_INDEX_BYTES, ModelFiles, choose, too_large
-from gatewayd.hub.errors import NO_CHOICE, NOT_STORED, HubError
+from gatewayd.hub.errors import NO_CHOICE, NOT_STORED, UNSERVABLE, HubError
 from gatewayd.hub.reference import HubReference, parse_reference
+from gatewayd.hub.revisions import commits_of, read_listing
 
 _STALE_SECONDS = 3600.0
 """Age of a partial file that no process writes any more, longer than the longest wait of a pull."""
@@ -50,19 +51,6 @@ def stored_repos() -> Iterator[str]:
             yield f"{found[1]}/{found[2]}"
 
 
-def snapshot(reference: HubReference) -> Path | None:
-    """Return the folder of a revision; None if it is not stored."""
-    folder = repo_folder(reference.repo)
-    commit = reference.revision
-    if not reference.is_commit:
-        try:
-            commit = (folder / "refs" / reference.revision).read_text("ascii").strip()
-        except (OSError, UnicodeDecodeError):
-            return None
-    found = folder / "snapshots" / commit
-    return found if commit and found.is_dir() else None
-
-
 def file_names(folder: Path) -> list[str]:
     """Return the files of a folder, sorted, with slashes; dangling links are left out."""
     names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
@@ -75,14 +63,50 @@ def stored_files(reference: HubReference, folder: Path) -> ModelFiles:
     Raises:
         HubError: it is not there, or not complete.
     """
+    stored = file_names(folder)
 
     def read_index() -> bytes:
         file = folder / INDEX
+        if INDEX not in stored:
+            raise HubError(f"{reference.repo}: {INDEX} is missing", UNSERVABLE)
         if file.stat().st_size > MOST_INDEX_BYTES:
             raise too_large(reference.repo)
         return file.read_bytes()
 
-    return choose(file_names(folder), reference, read_index)
+    # By all files of the commit, where they are known: of a repository with safetensors no GGUF
+    # model is served because it alone was fetched.
+    names = {*stored, *read_listing(repo_folder(reference.repo), folder.name)}
+    chosen = choose(names, reference, read_index)
+    if missing := [name for name in chosen.needed if name not in stored]:
+        raise HubError(f"{reference.repo}: {', '.join(missing[:5])} is missing", UNSERVABLE)
+    return chosen
+
+
+def find_stored(reference: HubReference) -> tuple[Path, ModelFiles]:
+    """Find a model in the store: at the commit of its branch, or the last one where it is complete.
+
+    Returns:
+        The snapshot's folder, and the model's files in it.
+
+    Raises:
+        HubError: it is not stored completely.
+    """
+    repo = repo_folder(reference.repo)
+    advice = f"`gatewayd model pull {reference}` fetches it"
+    first: HubError | None = None
+    for commit in commits_of(repo, reference):
+        folder = repo / "snapshots" / commit
+        if not folder.is_dir():
+            continue
+        try:
+            return folder, stored_files(reference, folder)
+        except HubError as error:
+            if first is not None:
+                continue
+            first = error
+            if error.code != NO_CHOICE:
+                first = HubError(f"{error}, in {folder}; {advice}", NOT_STORED)
+    raise first or HubError(f"{reference} is not in {store_folder()}; {advice}", NOT_STORED)
 
 
 def stored_path(path: str) -> Path:
@@ -94,8 +118,7 @@ def stored_path(path: str) -> Path:
     Raises:
         HubError: it is no reference, or the model is not stored completely.
     """
-    reference = parse_reference(path)
-    return path_of(reference)
+    return path_of(parse_reference(path))
 
 
 def path_of(reference: HubReference) -> Path:
@@ -104,33 +127,8 @@ def path_of(reference: HubReference) -> Path:
     Raises:
         HubError: it is not stored completely.
     """
-    folder = snapshot(reference)
-    advice = f"`gatewayd model pull {reference}` fetches it"
-    if folder is None:
-        raise HubError(f"{reference} is not in {store_folder()}; {advice}", NOT_STORED)
-    try:
-        return folder / stored_files(reference, folder).served
-    except HubError as error:
-        if error.code == NO_CHOICE:
-            raise
-        raise HubError(f"{error}, in {folder}; {advice}", NOT_STORED) from error
-
-
-def write_ref(reference: HubReference, commit: str) -> None:
-    """Record the commit of a branch or tag, atomically.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    if reference.is_commit:
-        return
-    folder = repo_folder(reference.repo)
-    file = folder / "refs" / reference.revision
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Not in `refs`, where every file is a revision.
-    made = folder / f".ref.{os.getpid()}"
-    made.write_text(commit, "ascii")
-    made.replace(file)
+    folder, files = find_stored(reference)
+    return folder / files.served
 
 
 def remove_stale_parts(repo: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,14 +14,24 @@ from typing import Literal
 from gatewayd.hub.errors import IN_USE, NOT_STORED, HubError
 from gatewayd.hub.gguf_models import GgufModel, find_gguf, gguf_models
 from gatewayd.hub.reference import DEFAULT_REVISION, HubReference
+from gatewayd.hub.revisions import (
+    commit_at,
+    commits_of,
+    forget_listing,
+    forget_revision,
+    read_listing,
+    revisions_of,
+)
+from gatewayd.hub.shared_blobs import free_unused, shared_targets
 from gatewayd.hub.store import (
     file_names,
+    find_stored,
     repo_folder,
-    snapshot,
     store_folder,
     stored_files,
     stored_repos,
 )
+from gatewayd.hub.store_locks import changing, is_served
 
 ModelFormat = Literal["safetensors", "gguf"]
 
@@ -74,77 +84,155 @@ def list_stored() -> list[StoreEntry]:
     )
 
 
-def delete_stored(reference: HubReference, served: Path | None = None) -> int:
+def delete_stored(reference: HubReference) -> int:
     """Delete a model, and its repository with the last one.
 
     Args:
         reference: names it; without a part all models of the revision.
-        served: path that is being served, which is not deleted.
 
     Returns:
         Number of bytes freed.
 
     Raises:
-        HubError: it is not there, or it is being served.
+        HubError: it is not there, or it is being served, pulled or deleted.
         OSError: it cannot be deleted.
     """
-    folder = snapshot(reference)
-    if folder is None:
+    if not _snapshots(reference):
         raise HubError(f"{reference} is not in {store_folder()}", NOT_STORED)
-    names = file_names(folder)
-    if reference.part:
-        model = find_gguf(_lenient(gguf_models(names)), reference.part, reference.repo)
-        doomed = [folder / name for name in model.files]
-    else:
-        doomed = [folder / name for name in names]
-    if served is not None and _is_served(served, folder, doomed):
-        raise HubError(
-            f"{reference} is being served; serve another model before it is deleted", IN_USE
-        )
+    with changing(reference.repo, wait=False):
+        return _delete(reference)
+
+
+def _delete(reference: HubReference) -> int:
     repo = repo_folder(reference.repo)
-    before = _size_of(repo)
-    is_last = len(doomed) == len(names)
-    if is_last and len(list((repo / "snapshots").iterdir())) == 1:
+    doomed = _doomed(reference)
+    for folder, names in doomed.items():
+        paths = [folder / name for name in names]
+        if any(not name.endswith(".gguf") for name in names):
+            paths.append(folder)
+        if any(map(is_served, paths)):
+            raise HubError(
+                f"{reference} is being served; serve another model before it is deleted", IN_USE
+            )
+    before, shared = _size_of(repo), shared_targets(repo)
+    for folder, names in doomed.items():
+        for name in names:
+            (folder / name).unlink(missing_ok=True)
+        if not file_names(folder):
+            shutil.rmtree(folder)
+            forget_listing(repo, folder.name)
+            for revision in revisions_of(repo, folder.name):
+                if commit_at(repo, revision) == folder.name:
+                    forget_revision(repo, revision)
+    if not reference.part and not reference.is_commit:
+        # Else it would be served from the commit that the branch had before.
+        forget_revision(repo, reference.revision)
+    if not any((repo / "snapshots").iterdir()):
         shutil.rmtree(repo)
-        return before
-    for path in doomed:
-        path.unlink()
-    if is_last:
-        shutil.rmtree(folder)
-        for ref in _refs(repo, folder.name):
-            (repo / "refs" / ref).unlink()
+        return before + free_unused(shared)
     _remove_unused(repo)
-    return before - _size_of(repo)
+    return before - _size_of(repo) + free_unused(shared - shared_targets(repo))
 
 
-def _of_repo(repo: str) -> Iterator[StoreEntry]:
-    folder = repo_folder(repo)
-    try:
-        commits = sorted(path for path in (folder / "snapshots").iterdir() if path.is_dir())
-    except OSError:
-        return
-    for commit in commits:
-        refs = _refs(folder, commit.name)
-        if DEFAULT_REVISION in refs:
-            refs = [DEFAULT_REVISION]
-        for revision in refs or [commit.name]:
-            yield from _of_commit(HubReference(repo, revision), commit)
+def _doomed(reference: HubReference) -> dict[Path, list[str]]:
+    """Return the files to delete, by snapshot.
 
-
-def _of_commit(reference: HubReference, folder: Path) -> Iterator[StoreEntry]:
-    names = file_names(folder)
-    models = gguf_models(names)
-    others = [name for name in names if not name.endswith(".gguf")]
-    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in others):
+    Raises:
+        HubError: there are none.
+    """
+    folders = _snapshots(reference)
+    if not reference.part:
+        entries = _of_repo(reference.repo)
+        named = {one.commit for one in entries if one.reference.revision == reference.revision}
+        at = commit_at(repo_folder(reference.repo), reference.revision) or reference.revision
+        return {one: file_names(one) for one in folders if one.name in named or one.name == at}
+    doomed: dict[Path, list[str]] = {}
+    problem: HubError | None = None
+    for folder in folders:
+        names = file_names(folder)
+        models = _models(reference.repo, folder, names)
         try:
-            problem = "" if not stored_files(reference, folder).served else "files are missing"
+            model = find_gguf(_lenient(models), reference.part, reference.repo)
         except HubError as error:
-            problem = str(error)
-        yield _entry(reference, folder, others, "safetensors", problem)
-    for model in models:
-        one = HubReference(reference.repo, reference.revision, model.label)
+            problem = problem or error
+        else:
+            doomed[folder] = [name for name in model.files if name in names]
+    if not doomed and problem is not None:
+        raise problem
+    return doomed
+
+
+def _snapshots(reference: HubReference) -> list[Path]:
+    """Return the stored commits that a reference may mean, the preferred one first."""
+    repo = repo_folder(reference.repo)
+    folders = [repo / "snapshots" / commit for commit in commits_of(repo, reference)]
+    return [folder for folder in folders if folder.is_dir()]
+
+
+def _of_repo(repo: str) -> list[StoreEntry]:
+    root = repo_folder(repo) / "snapshots"
+    try:
+        commits = sorted(path for path in root.iterdir() if path.is_dir())
+    except OSError:
+        return []
+    found: list[StoreEntry] = []
+    for commit in commits:
+        # Other processes may delete it meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found += _of_commit(repo, commit)
+    return found
+
+
+def _of_commit(repo: str, folder: Path) -> list[StoreEntry]:
+    names = file_names(folder)
+    others = [name for name in names if not name.endswith(".gguf")]
+    entries = []
+    if any(name.endswith((".safetensors", ".safetensors.index.json")) for name in others):
+        for reference in _names(HubReference(repo), folder):
+            try:
+                problem = "" if not stored_files(reference, folder).served else "files are missing"
+            except HubError as error:
+                problem = str(error)
+            entries.append(_entry(reference, folder, others, "safetensors", problem))
+    for model in _models(repo, folder, names):
+        files = [name for name in model.files if name in names]
         missing = f"{model.num_missing} parts are missing" if model.num_missing else ""
-        yield _entry(one, folder, model.files, "gguf", missing)
+        entries += [
+            _entry(reference, folder, files, "gguf", missing)
+            for reference in _names(HubReference(repo, part=model.label), folder)
+        ]
+    return entries
+
+
+def _models(repo: str, folder: Path, names: list[str]) -> list[GgufModel]:
+    """Return the GGUF models of a snapshot, by the names that they have among all of the commit."""
+    listed = read_listing(repo_folder(repo), folder.name)
+    models = []
+    for model in gguf_models({*names, *listed}):
+        absent = sum(name not in names for name in model.files)
+        if absent < len(model.files):
+            models.append(model._replace(num_missing=model.num_missing + absent))
+    return models
+
+
+def _names(model: HubReference, folder: Path) -> list[HubReference]:
+    """Return the references to a model of a commit: its branches and tags, or else the commit.
+
+    Args:
+        model: a reference to it, of any revision.
+        folder: of the commit.
+    """
+    found = []
+    for revision in revisions_of(repo_folder(model.repo), folder.name):
+        reference = HubReference(model.repo, revision, model.part)
+        try:
+            is_meant = find_stored(reference)[0] == folder
+        except HubError:
+            is_meant = commit_at(repo_folder(model.repo), revision) == folder.name
+        if is_meant:
+            found.append(reference)
+    main = [one for one in found if one.revision == DEFAULT_REVISION]
+    return main or found or [HubReference(model.repo, folder.name, model.part)]
 
 
 def _entry(
@@ -184,19 +272,6 @@ def _config(folder: Path) -> dict[str, object]:
 
 def _text(value: object) -> str:
     return value[:100] if isinstance(value, str) and value.isprintable() else ""
-
-
-def _refs(repo: Path, commit: str) -> list[str]:
-    """Return the branches and tags of a commit."""
-    root = repo / "refs"
-    return [n for n in file_names(root) if (root / n).read_bytes().strip() == commit.encode()]
-
-
-def _is_served(served: Path, folder: Path, doomed: list[Path]) -> bool:
-    # By their inodes: a path of the configuration may lead here in another way.
-    if served.is_dir():
-        return served.samefile(folder) and any(path.suffix != ".gguf" for path in doomed)
-    return served.exists() and any(served.samefile(path) for path in doomed)
 
 
 def _lenient(models: list[GgufModel]) -> list[GgufModel]:

@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_in_a_file_is_said(
         ["bash", "-c", limited], env=env, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
-    assert f"cannot write {tmp_path / 'hf' / 'hub'}" in done.stderr
+    assert f"cannot read or write {tmp_path / 'hf' / 'hub'}" in done.stderr
     assert incomplete(tmp_path) == []
 
 

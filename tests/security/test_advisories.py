@@ -285,13 +285,18 @@ SHOWN = [
     ),
     Shown(
         "CVE-2024-12886: a registry that sends a bomb",
-        "gatewayd/hub/test_pull.py",
+        "gatewayd/hub/test_pull_faults.py",
         "test_a_file_without_an_end_is_cut_at_its_listed_size",
     ),
     Shown(
         "CVE-2024-37032: a registry that names files elsewhere",
-        "gatewayd/hub/test_pull.py",
+        "gatewayd/hub/test_pull_faults.py",
         "test_a_listing_with_hostile_names_is_refused",
+    ),
+    Shown(
+        "CVE-2024-37032: a registry whose digests name files elsewhere",
+        "gatewayd/hub/test_hostile_hub.py",
+        "test_headers_of_an_answer_name_no_path",
     ),
     Shown(
         "models of a hub that bring code or pickles",

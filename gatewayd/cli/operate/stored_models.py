@@ -16,14 +16,12 @@ from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.common import (
     FAILURE,
     AsJson,
-    ConfigFile,
     console,
     fail,
-    load_config,
     print_json,
     whole,
 )
-from gatewayd.hub.errors import NO_SPACE, HubError
+from gatewayd.hub.errors import HubError, of_store
 from gatewayd.hub.pull_events import PullEvent, PullFailure, encode_line
 from gatewayd.hub.reference import PREFIX, parse_reference
 from gatewayd.hub.store import path_of, store_folder
@@ -74,10 +72,10 @@ def pull(
         # Whatever reads the progress has ended.
         raise typer.Exit(FAILURE) from None
     except (HubError, OSError) as error:
-        code = error.code if isinstance(error, HubError) else NO_SPACE
+        failure = error if isinstance(error, HubError) else of_store(error, store_folder())
         if not as_json:
-            fail(str(error))
-        typer.echo(encode_line(PullFailure(str(error), code)))
+            fail(str(failure))
+        typer.echo(encode_line(PullFailure(str(failure), failure.code)))
         raise typer.Exit(FAILURE) from None
     except KeyboardInterrupt:
         fail(f"the pull of {model} was interrupted; complete files are in the store")
@@ -93,7 +91,10 @@ def pull(
 
 def list_models(as_json: AsJson = False) -> None:
     """List the models of the Hub that are on this machine."""
-    entries = list_stored()
+    try:
+        entries = list_stored()
+    except OSError as error:
+        fail(str(of_store(error, store_folder())))
     if as_json:
         rows = [
             {
@@ -129,21 +130,18 @@ def list_models(as_json: AsJson = False) -> None:
     console().print(table)
 
 
-def delete(model: HubModel, config: ConfigFile = None) -> None:
-    """Delete a model of the Hub from this machine; other tools' models too."""
-    # Late: the rest needs nothing of engines.
-    from gatewayd.engines.replicas.launch import model_source
+def delete(model: HubModel) -> None:
+    """Delete a model of the Hub from this machine; other tools' models too.
 
-    configured = load_config(config).config
-    try:
-        served = model_source(configured)
-    except HubError:
-        served = None  # not there, so nothing of it can be deleted
+    What a daemon is serving is not deleted.
+    """
     try:
         reference = parse_reference(model)
-        freed = delete_stored(reference, served)
-    except (HubError, OSError) as error:
+        freed = delete_stored(reference)
+    except HubError as error:
         fail(str(error))
+    except OSError as error:
+        fail(str(of_store(error, store_folder())))
     typer.echo(f"{reference} was deleted: {decimal(freed)} are free again")
 
 

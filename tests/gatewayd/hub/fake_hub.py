@@ -32,6 +32,7 @@ class FakeRepo:
         gated: whether its files need the token.
         listed_sizes: sizes that are listed instead of the right ones.
         served: contents that are sent instead of the right ones.
+        headers: that are sent for a file instead of the right ones.
     """
 
     files: dict[str, bytes]
@@ -40,6 +41,7 @@ class FakeRepo:
     gated: str = ""
     listed_sizes: dict[str, int] = field(default_factory=dict)
     served: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.revisions.setdefault("main", self.commit)
@@ -85,6 +87,7 @@ class FakeHub:
         repos: by name.
         requests: received, in order.
         cuts: for each name of a file, after how many bytes its next answers are cut.
+        moved: addresses to which paths are redirected.
         busy: for each beginning of a path, the ``retry-after`` of its next answers, which are 429.
         open: while it is not set, answers stop after the first piece of a file.
     """
@@ -93,6 +96,7 @@ class FakeHub:
         self.repos: dict[str, FakeRepo] = {}
         self.requests: list[HubRequest] = []
         self.cuts: defaultdict[str, list[int]] = defaultdict(list)
+        self.moved: dict[str, str] = {}
         self.busy: defaultdict[str, list[str]] = defaultdict(list)
         self.open = threading.Event()
         self.open.set()
@@ -116,9 +120,10 @@ class FakeHub:
     def fetched(self) -> list[str]:
         """Names of the files whose content was asked for, once for each answer."""
         gets = [path.split("/") for method, path, _ in self.requests if method == "GET"]
-        # /ORG/NAME/resolve/COMMIT/FILE, /cdn/ORG/NAME/FILE
-        resolved = {True: 5, False: 4}
-        return ["/".join(p[resolved[p[3] == "resolve"] :]) for p in gets if p[1] != "api"]
+        # /ORG/NAME/resolve/COMMIT/FILE, unless that redirects to /cdn/ORG/NAME/FILE
+        found = [p[5:] if p[3] == "resolve" else p[4:] for p in gets if p[1] != "api"]
+        redirected = [p[3] == "resolve" and p[-1].endswith(LFS) for p in gets if p[1] != "api"]
+        return ["/".join(p) for p, is_not in zip(found, redirected, strict=True) if not is_not]
 
 
 class _Server(ThreadingHTTPServer):
@@ -151,6 +156,9 @@ class _Handler(BaseHTTPRequestHandler):
             if waits and path.startswith(beginning):
                 self._send(429, {"Retry-After": waits.pop(0)}, b"slow down")
                 return
+        if path in hub.moved:
+            self._send(307, {"Location": hub.moved[path]}, b"")
+            return
         parts = path.strip("/").split("/")
         if parts[:2] == ["api", "models"] and len(parts) >= 6 and parts[4] == "revision":
             self._list("/".join(parts[2:4]), "/".join(parts[5:]))
@@ -188,10 +196,12 @@ class _Handler(BaseHTTPRequestHandler):
                 # By another name, as the Hub's: a client does not send the token there.
                 "Location": f"{self.server.hub.cdn}/cdn/{name}/{file}",
             }
+            linked |= repo.headers.get(file, {})
             self._send(302, linked, b"")
         else:
             etag = f'"{git_digest(repo.files[file])}"'
-            self._content(repo, file, {"X-Repo-Commit": commit, "ETag": etag})
+            headers = {"X-Repo-Commit": commit, "ETag": etag}
+            self._content(repo, file, headers | repo.headers.get(file, {}))
 
     def _found(self, name: str, revision: str) -> tuple[FakeRepo, str] | None:
         repo = self.server.hub.repos.get(name)

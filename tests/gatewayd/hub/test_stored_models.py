@@ -12,6 +12,7 @@ from huggingface_hub import scan_cache_dir
 
 from gatewayd.hub import errors
 from gatewayd.hub.errors import HubError
+from gatewayd.hub.local_models import LocalModels
 from gatewayd.hub.pull import pull
 from gatewayd.hub.reference import parse_reference
 from gatewayd.hub.store import stored_path
@@ -28,8 +29,8 @@ def listed() -> dict[str, StoreEntry]:
     return {str(entry.reference): entry for entry in list_stored()}
 
 
-def deleted(name: str, served: str | None = None) -> int:
-    return delete_stored(parse_reference(name), (served and stored_path(served)) or None)
+def deleted(name: str) -> int:
+    return delete_stored(parse_reference(name))
 
 
 def num_bytes(store: Path) -> int:
@@ -127,10 +128,14 @@ def test_what_is_served_is_not_deleted(hub: FakeHub, store: Path) -> None:
     pulled("a/b")
     pulled("a/b:Q8_0")
     for name, served in [("a/b", "hf:a/b"), ("a/b:Q8_0", "hf:a/b:Q8_0"), ("a/b", "hf:a/b:Q8_0")]:
+        daemon = LocalModels(stored_path(served))
         with pytest.raises(HubError, match="is being served") as caught:
-            deleted(name, served)
+            deleted(name)
         assert caught.value.code == errors.IN_USE
-    deleted("a/b:Q8_0", "hf:a/b")
+        del daemon
+    daemon = LocalModels(stored_path("hf:a/b"))
+    deleted("a/b:Q8_0")
+    del daemon
     assert sorted(listed()) == ["a/b"]
 
 

@@ -27,6 +27,8 @@ _encode = msgspec.json.Encoder().encode
 _SHA256_LENGTH = 64
 _SHOWN_DIGITS = 12
 _LATEST = ":latest"
+_ADDRESSES = ("https://", "hf:", "huggingface.co/", "hf.co/")
+"""Beginnings of names that a pull takes, too."""
 
 
 async def listed(gateway: Gateway) -> Fields:
@@ -39,9 +41,13 @@ async def listed(gateway: Gateway) -> Fields:
 
 
 async def find_stored(gateway: Gateway, name: str) -> StoredModel | None:
-    """Return a model of the store; None if there is none of that name."""
+    """Return a model of the store by a name as for a pull, in any case; None if there is none."""
     wanted = name.removesuffix(_LATEST)
-    return next((one for one in await gateway.stored_models() if one.name == wanted), None)
+    for beginning in _ADDRESSES:
+        wanted = wanted.removeprefix(beginning)
+    wanted = wanted.lower()
+    models = await gateway.stored_models()
+    return next((one for one in models if one.name.lower() == wanted), None)
 
 
 def described(model: StoredModel) -> Fields:

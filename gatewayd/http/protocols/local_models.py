@@ -17,7 +17,7 @@ from gatewayd_hooks.protocols import PullProgress, RequestRefusal, StoredModel
 
 async def stored_models(services: Services) -> Sequence[StoredModel]:
     """See ``gatewayd_hooks.protocols.Gateway``."""
-    if not current_principal().is_free:
+    if _refusal(services) is not None:
         return ()
     with _translated():
         return [_of_entry(entry) for entry in await services.local_models.list()]
@@ -55,17 +55,22 @@ def _check_operator(services: Services) -> None:
     Raises:
         RequestRefusal: it is another.
     """
+    if (refusal := _refusal(services)) is not None:
+        raise refusal_of(refusal)
+
+
+def _refusal(services: Services) -> PermissionDenied | None:
+    """Return why the store is not for the principal of the request; None if it is."""
     principal = current_principal()
     if not principal.is_free:
-        raise refusal_of(PermissionDenied("models are changed by the operator only"))
+        return PermissionDenied("models are changed by the operator only")
     is_open = principal.key_id is None and services.api_key is None
     if is_open and not services.only_local_hosts:
-        raise refusal_of(
-            PermissionDenied(
-                "without an API key, models are changed only by clients of a loopback address: set"
-                " server.api_key"
-            )
+        return PermissionDenied(
+            "without an API key, models are changed only by clients of a loopback address: set"
+            " server.api_key"
         )
+    return None
 
 
 def _of_entry(entry: StoreEntry) -> StoredModel:

@@ -112,6 +112,10 @@ async def test_one_quantization_is_pulled_and_deleted(
         assert row.model == f"{NAME}:Q8_0"
         assert row.details is not None
         assert (row.details.format, row.details.quantization_level) == ("gguf", "Q8_0")
+        for name in (f"hf.co/{NAME}:Q8_0", f"https://huggingface.co/{NAME}:q8_0", f"{NAME}:q8_0"):
+            shown = await client.show(name)
+            assert shown.details is not None
+            assert shown.details.quantization_level == "Q8_0"
         await client.delete(f"{NAME}:Q8_0")
 
 
@@ -220,10 +224,12 @@ async def test_the_store_is_the_operators(
             assert (await client.delete(NAME)).status == "success"
 
 
-async def test_without_a_key_a_public_address_changes_no_models(
+async def test_without_a_key_a_public_address_changes_and_shows_no_models(
     hub: FakeHub, text: TextModel
 ) -> None:
     hub.repos[NAME] = single()
+    pull(parse_reference(NAME), report=lambda _: None)
+    hub.requests.clear()
     async with (
         running(text, FakeFleet(), protocols=OLLAMA) as gateway,
         ollama.AsyncClient(host=gateway.url) as client,
@@ -232,4 +238,8 @@ async def test_without_a_key_a_public_address_changes_no_models(
             with pytest.raises(ollama.ResponseError, match=r"set server\.api_key") as caught:
                 await attempt
             assert caught.value.status_code == 403
+        assert not [row for row in (await client.list()).models if "org" in (row.model or "")]
+        with pytest.raises(ollama.ResponseError) as caught:
+            await client.show(NAME)
+        assert caught.value.status_code == 404
     assert hub.requests == []

@@ -111,7 +111,7 @@ def quantize(
     folder = model_folder(loaded)
     out = (out or Path(f"{folder.resolve().name}-{to}")).expanduser()
     try:
-        context = checked_context_len(loaded)
+        context = checked_context_len(loaded, folder)
         found = samples(folder, text, tokens, context, bundled) if tokens else []
     except ValueError as error:
         fail(str(error))

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from gatewayd import __version__
 from gatewayd.admin.app import build_admin
@@ -54,6 +56,35 @@ from gatewayd_hooks.host.loading import PluginError
 _log = logging.getLogger("gatewayd.daemon")
 
 
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """The served model.
+
+    Attributes:
+        source: folder or GGUF file.
+        folder: of the checkpoint, which is made of a GGUF file.
+        context_len: in tokens.
+        text: its tokenizer and template.
+    """
+
+    source: Path
+    folder: Path
+    context_len: int
+    text: TextModel
+
+    @classmethod
+    def find(cls, config: Config) -> _Model:
+        """Find the configured model.
+
+        Raises:
+            OSError, ValueError: it cannot be served.
+        """
+        source = launch.model_source(config)
+        folder = launch.folder_of(source)
+        context_len = launch.checked_context_len(config, folder)
+        return cls(source, folder, context_len, TextModel.from_folder(folder))
+
+
 def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
     """Bind the port and build all parts of a daemon.
 
@@ -67,8 +98,8 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     """
     try:
         # What can fail without cleanup comes first: nothing else is open yet.
-        context_len = launch.checked_context_len(config)
-        text = TextModel.from_folder(launch.model_folder(config))
+        # Once: a pull may change what a name means while the daemon starts.
+        model = _Model.find(config)
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
@@ -77,9 +108,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         durable = PersistentResources(config)
         try:
-            return _compose_with_store(
-                config, options, drain, listening, text, context_len, durable
-            )
+            return _compose_with_store(config, options, drain, listening, model, durable)
         except BaseException:
             durable.close()
             raise
@@ -93,17 +122,17 @@ def _compose_with_store(
     options: DaemonOptions,
     drain: Callable[[str], None],
     listening: HttpListeners,
-    text: TextModel,
-    context_len: int,
+    model: _Model,
     durable: PersistentResources,
 ) -> DaemonParts:
     # Before anything is built: engines start with the operators' changes instead of being swapped.
     config = _in_effect(file, durable)
+    text, folder = model.text, str(model.folder)
     name, template = launch.served_name(config), text.template
     plugged = LoadedPlugins.load(
         config, model=name, chat_template=template.source if template else ""
     )
-    fleet = _engines(config, options, plugged)
+    fleet = _engines(config, options, plugged, model.folder)
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
     recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
@@ -113,7 +142,7 @@ def _compose_with_store(
         fleet,
         name,
         version=__version__,
-        max_model_len=context_len,
+        max_model_len=model.context_len,
         control=control,
         recent=recent,
         slo=config.slo,
@@ -128,11 +157,10 @@ def _compose_with_store(
     notifier = ServiceNotifier(name, fleet, progress)
     reloading = Reloading(options.reload, control, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
-    folder = str(launch.model_folder(config))
     # Read at each use, since a reload replaces the configuration.
     guides = GuideChecks(lambda: control.config.guide, folder, fleet)
     control.on_reload = guides.wake
-    local_models = LocalModels(launch.model_source(config))
+    local_models = LocalModels(model.source)
     key = config.server.api_key
     secret = None if key is None else key.get_secret_value()
     services = Services(
@@ -208,13 +236,15 @@ def _in_effect(file: Config, durable: PersistentResources) -> Config:
     return config
 
 
-def _engines(config: Config, options: DaemonOptions, plugged: LoadedPlugins) -> EngineFleet:
+def _engines(
+    config: Config, options: DaemonOptions, plugged: LoadedPlugins, folder: Path
+) -> EngineFleet:
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,
             command=tuple(options.command),
             env=launch.environment(config, options.env),
-            config=launch.engine_config(config),
+            config=launch.engine_config(config, folder),
             patience=launch.silence_limits(config),
         ),
         plugged.router,

@@ -30,7 +30,10 @@ _log = logging.getLogger("gatewayd.daemon")
 _LOG_SECONDS = 10.0
 _NOTIFY_SECONDS = 5.0
 _EXTEND_SECONDS = 60
-"""Extension of the service manager's start timeout, while the pull lives."""
+"""Extension of the service manager's start timeout, while the pull makes progress."""
+_SILENT_SECONDS = 1200.0
+"""Longest time without progress: a rate limit is waited for five minutes three times, and of the
+largest files, of 50 GB, the verification tells nothing either."""
 _MIB = 1 << 20
 
 
@@ -70,21 +73,46 @@ async def _fetch(reference: HubReference) -> None:
         raise RuntimeError("not called in a task")
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
-    notifying = asyncio.create_task(_extend_timeout(reference))
+    progress = _Watched()
+    notifying = asyncio.create_task(_extend_timeout(reference, progress))
     pulls = ModelPulls()
     console = Console(file=sys.stderr)
     try:
-        async with contextlib.aclosing(pulls.pull(reference)) as events:
+        async with contextlib.aclosing(pulls.pull(reference)) as pull:
+            events = progress.watch(pull)
             await (draw(events, console) if console.is_terminal else _write(events))
     finally:
         notifying.cancel()
         await pulls.close()
 
 
-async def _extend_timeout(reference: HubReference) -> None:
-    """Extend the start timeout until cancelled: the process of the pull has its own."""
+class _Watched:
+    """Watches the progress of a pull."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Time since there was some."""
+        return time.monotonic() - self._last
+
+    async def watch(self, events: AsyncIterator[PullEvent]) -> AsyncIterator[PullEvent]:
+        """Yield events."""
+        before: PullEvent | None = None
+        async for event in events:
+            if event != before:
+                before, self._last = event, time.monotonic()
+            yield event
+
+
+async def _extend_timeout(reference: HubReference, progress: _Watched) -> None:
+    """Extend the start timeout until cancelled, while the pull makes progress."""
     while True:
-        notify(f"EXTEND_TIMEOUT_USEC={_EXTEND_SECONDS * 1_000_000}\nSTATUS=fetching {reference}")
+        if progress.seconds < _SILENT_SECONDS:
+            notify(
+                f"EXTEND_TIMEOUT_USEC={_EXTEND_SECONDS * 1_000_000}\nSTATUS=fetching {reference}"
+            )
         await asyncio.sleep(_NOTIFY_SECONDS)
 
 

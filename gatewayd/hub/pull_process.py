@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import os
 from collections.abc import AsyncGenerator, Collection, Sequence
@@ -103,6 +104,7 @@ class _SharedPull:
     """
 
     def __init__(self, command: Sequence[str]) -> None:
+        # In the order of their changes.
         self._latest: dict[tuple[str, str], tuple[int, PullEvent]] = {}
         self._count = 0
         self._changed = asyncio.Event()
@@ -123,11 +125,10 @@ class _SharedPull:
         try:
             while True:
                 changed, is_over = self._changed, self.task.done()
-                # By the order of their changes.
-                for count, event in sorted(self._latest.values(), key=lambda each: each[0]):
-                    if count > seen:
-                        seen = count
-                        yield event
+                news = self._since(seen)
+                seen = self._count
+                for event in news:
+                    yield event
                 if is_over:
                     if self.task.cancelled():
                         raise HubError("the pull was stopped", BUSY)
@@ -143,6 +144,12 @@ class _SharedPull:
             if not self._num_followers:
                 self.is_abandoned = True
                 self.task.cancel()
+
+    def _since(self, seen: int) -> list[PullEvent]:
+        """Return the latest events after a number of them, in their order."""
+        latest = reversed(self._latest.values())
+        news = [one for _, one in itertools.takewhile(lambda each: each[0] > seen, latest)]
+        return news[::-1]
 
     async def _run(self, command: Sequence[str]) -> None:
         try:
@@ -175,7 +182,9 @@ class _SharedPull:
             else:
                 is_done = event.stage == "done"
                 self._count += 1
-                self._latest[event.stage, event.file] = (self._count, event)
+                key = event.stage, event.file
+                self._latest.pop(key, None)
+                self._latest[key] = (self._count, event)
                 self._notify()
         status = await process.wait()
         if self._failure is None and not is_done:

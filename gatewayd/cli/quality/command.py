@@ -142,7 +142,7 @@ def quality(
     base = _load(config, other, flags, NONE, NONE, NONE)
     reference = None
     try:
-        contexts = [checked_context_len(one) for one in (loaded[0], base)]
+        contexts = [checked_context_len(one, model_folder(one)) for one in (loaded[0], base)]
         if against is not None or not _is_quantized(here):
             plain = msgspec.structs.replace(engine_config(base), dtype="float32")
             reference = QualityScheme(str(model_folder(base)), plain)

@@ -47,8 +47,16 @@ def model_folder(config: Config) -> Path:
         ValueError: the configured path is a GGUF file, or has a tokenizer, that cannot be served,
             or is a model of the Hub that is not in the store.
     """
-    path = model_source(config)
-    return expanded(path) if needs_expansion(path) else with_tokenizer(path)
+    return folder_of(model_source(config))
+
+
+def folder_of(source: Path) -> Path:
+    """Absolute folder of a checkpoint or GGUF file.
+
+    Raises:
+        ValueError: it is a GGUF file, or has a tokenizer, that cannot be served.
+    """
+    return expanded(source) if needs_expansion(source) else with_tokenizer(source)
 
 
 def model_source(config: Config) -> Path:
@@ -77,27 +85,34 @@ def served_name(config: Config) -> str:
     return model_folder(config).resolve().name
 
 
-def context_len(config: Config) -> int:
+def context_len(config: Config, folder: Path) -> int:
     """Context length in tokens by the checkpoint's ``config.json``; the engine may differ.
+
+    Args:
+        config: may limit it.
+        folder: of the checkpoint.
 
     Raises:
         OSError, ValueError: ``config.json`` cannot be read.
     """
-    text = (model_folder(config) / "config.json").read_text("utf-8")
+    text = (folder / "config.json").read_text("utf-8")
     stated = json.loads(text).get("max_position_embeddings")
     model_len = stated if isinstance(stated, int) else 1 << 20
     return min(model_len, config.model.max_model_len or model_len)
 
 
-def checked_context_len(config: Config) -> int:
+def checked_context_len(config: Config, folder: Path) -> int:
     """Context length in tokens by the checkpoint's ``config.json``.
+
+    Args:
+        config: may limit it.
+        folder: of the checkpoint.
 
     Raises:
         ValueError: the model's ``config.json`` cannot be read; with its path.
     """
-    folder = model_folder(config)
     try:
-        return context_len(config)
+        return context_len(config, folder)
     except (OSError, ValueError, AttributeError) as error:
         file = folder / "config.json"
         reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
@@ -138,11 +153,16 @@ def silence_limits(config: Config) -> SilenceLimits:
     )
 
 
-def engine_config(config: Config) -> EngineConfig:
-    """Initial configuration of each engine."""
+def engine_config(config: Config, folder: Path | None = None) -> EngineConfig:
+    """Initial configuration of each engine.
+
+    Args:
+        config: of the daemon.
+        folder: of the checkpoint; by default ``model_folder``.
+    """
     engine, model, chosen = config.engine, config.model, sizes(config.engine)
     return EngineConfig(
-        model=str(model_folder(config)),
+        model=str(folder or model_folder(config)),
         scheduler=_choice(config.scheduler.strategy, config.scheduler),
         prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gatewayd.daemon import model_fetch
 from gatewayd.daemon.model_fetch import draw
 from gatewayd.hub import errors
 from gatewayd.hub.errors import HubError
 from gatewayd.hub.pull_events import PullEvent, encode_line
 from gatewayd.hub.pull_process import ModelPulls, pull_environment
 from gatewayd.hub.reference import HubReference, parse_reference
+from tests.gatewayd.gateway import until
 
 ONE = parse_reference("org/one")
 
@@ -66,6 +68,39 @@ async def test_a_slow_reader_gets_the_latest_of_each_file() -> None:
     assert found[-1].stage == "done"
 
 
+async def test_events_come_in_the_order_of_their_changes() -> None:
+    lines = [PullEvent("fetching", name, "d", 9, at) for at, name in enumerate("abcaba")]
+    text = "\n".join(map(encode_line, [*lines, PullEvent("done")]))
+    pulls = script(f"print({text!r})")
+    following = pulls.pull(ONE)
+    found = [await anext(following)]
+    while pulls.repos:
+        await asyncio.sleep(0.01)
+    found += [event async for event in following]
+    assert [event.file for event in found][-4:] == ["c", "b", "a", ""]
+
+
+async def test_a_start_is_extended_only_while_there_is_progress(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(model_fetch, "notify", told.append)
+    monkeypatch.setattr(model_fetch, "_NOTIFY_SECONDS", 0.01)
+    monkeypatch.setattr(model_fetch, "_SILENT_SECONDS", 0.2)
+    lines = [encode_line(PullEvent("fetching", "a", "d", 9, at)) for at in (1, 2, 2)]
+    code = f"import time\nfor one in {lines!r}: print(one, flush=True); time.sleep(0.3)"
+    monkeypatch.setattr(model_fetch, "ModelPulls", lambda: script(f"{code}\ntime.sleep(60)"))
+    fetching = asyncio.create_task(model_fetch._fetch(ONE))
+    await until(lambda: bool(told))
+    await asyncio.sleep(1.2)
+    num_told = len(told)
+    await asyncio.sleep(0.2)
+    assert len(told) == num_told
+    assert told[0].startswith("EXTEND_TIMEOUT_USEC=60000000\n")
+    fetching.cancel()
+    await asyncio.gather(fetching, return_exceptions=True)
+
+
 async def test_a_pull_that_is_ending_is_not_joined() -> None:
     line = encode_line(PullEvent("fetching", "PID"))
     pulls = script(
@@ -113,9 +148,10 @@ async def test_progress_is_drawn_file_by_file() -> None:
         yield PullEvent("listing")
         for name in ("config", "weights"):
             yield PullEvent("fetching", name, "d", 9, 4)
+            await asyncio.sleep(0.25)  # two frames
         yield PullEvent("done")
 
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=100)
-    with terminal.capture() as drawn:
-        await draw(some(), terminal)
-    assert "done" in drawn.get()
+    drawn = io.StringIO()
+    await draw(some(), Console(file=drawn, force_terminal=True, width=100))
+    for text in ("fetching config", "fetching weights", "4/9 bytes"):
+        assert text in drawn.getvalue()

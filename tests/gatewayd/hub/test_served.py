@@ -9,9 +9,13 @@ import pytest
 from gatewayd.cli.doctor import checks, weights
 from gatewayd.config.load import load
 from gatewayd.config.tables import Config
+from gatewayd.daemon.compose import compose
+from gatewayd.daemon.parts import DaemonOptions
 from gatewayd.engines.replicas.launch import model_folder, served_name
 from gatewayd.hub.pull import pull
 from gatewayd.hub.reference import parse_reference
+from gatewayd.hub.store import stored_path
+from gatewayd.hub.store_locks import is_served
 from gatewayd_engine.model import embedded
 from tests.engine.core.small_model import small
 from tests.engine.gguf_files import convert
@@ -60,6 +64,29 @@ def test_a_gguf_model_in_the_store_is_expanded(
 )
 def test_the_name_is_that_of_the_hub(path: str, name: str) -> None:
     assert served_name(configured(path)) == name
+
+
+def test_a_start_finds_the_model_once(
+    hub: FakeHub, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = embedded.folder("nano-draft").iterdir()
+    hub.repos["org/draft"] = FakeRepo({file.name: file.read_bytes() for file in files})
+    pull(parse_reference("org/draft"), report=lambda _: None)
+    found: list[str] = []
+
+    def find(path: str) -> Path:
+        found.append(path)
+        return stored_path(path)
+
+    monkeypatch.setattr("gatewayd.engines.replicas.launch.stored_path", find)
+    config = load(None, {"model.path": "hf:org/draft", "server.port": 0}).config
+    parts = compose(config, DaemonOptions(reload=lambda: config), lambda _: None)
+    try:
+        assert found == ["hf:org/draft"]
+        assert is_served(stored_path("hf:org/draft"))
+    finally:
+        parts.listening.close()
+        parts.durable.close()
 
 
 def test_a_path_that_is_no_reference_is_one_sentence() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import scan_cache_dir
+from typer.testing import CliRunner
 
+from gatewayd.cli import app
 from gatewayd.hub import errors
 from gatewayd.hub.errors import HubError
 from gatewayd.hub.local_models import LocalModels
@@ -137,6 +140,28 @@ def test_what_is_served_is_not_deleted(hub: FakeHub, store: Path) -> None:
     deleted("a/b:Q8_0")
     del daemon
     assert sorted(listed()) == ["a/b"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        *((errno.ENOSPC, errors.NO_SPACE), (errno.EDQUOT, errors.NO_SPACE)),
+        *((errno.ENOENT, errors.NO_STORE), (errno.EACCES, errors.NO_STORE)),
+    ],
+)
+async def test_only_a_full_disk_is_called_one(
+    store: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def fails() -> list[StoreEntry]:
+        raise OSError(number, "a reason", "/store")
+
+    monkeypatch.setattr("gatewayd.hub.local_models.list_stored", fails)
+    with pytest.raises(HubError, match="/store: a reason") as caught:
+        await LocalModels().list()
+    assert caught.value.code == code
+    monkeypatch.setattr("gatewayd.cli.operate.stored_models.list_stored", fails)
+    done = CliRunner().invoke(app, ["model", "list"])
+    assert (done.exit_code, "/store: a reason" in done.output) == (1, True)
 
 
 def test_what_is_not_there_cannot_be_deleted(store: Path) -> None:

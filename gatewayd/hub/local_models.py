@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import weakref
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
@@ -28,8 +30,8 @@ class LocalModels:
     """
 
     def __init__(self, served: Path | None = None, pulls: ModelPulls | None = None) -> None:
-        if served is not None:
-            hold_served(served, self)
+        if served is not None and (descriptor := hold_served(served)) is not None:
+            weakref.finalize(self, os.close, descriptor)
         self._pulls = ModelPulls() if pulls is None else pulls
         self._deleting = asyncio.Lock()
 

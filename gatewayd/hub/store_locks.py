@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,21 +45,20 @@ def changing(repo: str, *, wait: bool) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def hold_served(path: Path, owner: object) -> None:
-    """Mark a folder or file as served while an object, or at most this process, lives.
+def hold_served(path: Path) -> int | None:
+    """Mark a folder or file as served, until a descriptor is closed or this process ends.
 
-    A path that cannot be opened is left alone: what serves it will say why.
+    Returns:
+        The descriptor; None for a path that cannot be opened: what serves it will say why.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
-        return
-    weakref.finalize(owner, os.close, descriptor)
-    try:
+        return None
+    with contextlib.suppress(OSError):
         # Of the file itself: under whatever name it is reached, also in a store that is read only.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return
+    return descriptor
 
 
 def is_served(path: Path) -> bool:

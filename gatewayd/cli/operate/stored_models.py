@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.common import (
     FAILURE,
     AsJson,
+    ConfigFile,
     console,
     fail,
+    load_config,
     print_json,
     whole,
 )
@@ -25,6 +28,7 @@ from gatewayd.hub.errors import HubError, of_store
 from gatewayd.hub.pull_events import PullEvent, PullFailure, encode_line
 from gatewayd.hub.reference import PREFIX, parse_reference
 from gatewayd.hub.store import path_of, store_folder
+from gatewayd.hub.store_locks import hold_served
 from gatewayd.hub.stored_models import delete_stored, list_stored
 
 HubModel = Annotated[
@@ -130,13 +134,19 @@ def list_models(as_json: AsJson = False) -> None:
     console().print(table)
 
 
-def delete(model: HubModel) -> None:
+def delete(model: HubModel, config: ConfigFile = None) -> None:
     """Delete a model of the Hub from this machine; other tools' models too.
 
-    What a daemon is serving is not deleted.
+    What a daemon is serving, or would serve by the configuration, is not deleted.
     """
+    # Late: the rest needs nothing of engines.
+    from gatewayd.engines.replicas.launch import model_source
+
+    configured = load_config(config).config
     try:
         reference = parse_reference(model)
+        with contextlib.suppress(HubError):  # not there, so nothing of it can be deleted
+            hold_served(model_source(configured))  # until the end of this process
         freed = delete_stored(reference)
     except HubError as error:
         fail(str(error))

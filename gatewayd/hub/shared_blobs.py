@@ -59,8 +59,10 @@ def _links(repo: Path) -> Iterator[Path]:
 
 def _target(link: Path) -> Path | None:
     """Return the shared content to which a link leads; None if it leads elsewhere."""
-    shared = link.parent.parent.parent / "blobs"
+    store = link.parent.parent.parent
     target = Path(os.path.abspath(link.parent / os.readlink(link)))
-    is_shared = target.parent.parent == shared and _HASH.fullmatch(target.name)
-    # Not through a link, which may lead out of the store.
-    return target if is_shared and not target.is_symlink() else None
+    if target.parent.parent != store / "blobs" or not _HASH.fullmatch(target.name):
+        return None
+    # Not through a further link, which may lead out of the store.
+    inside = store.resolve() / "blobs" / target.parent.name / target.name
+    return target if target.resolve() == inside else None

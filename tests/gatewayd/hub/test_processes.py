@@ -109,8 +109,9 @@ def test_a_pull_that_is_stopped_removes_nothing_that_another_completes(
     assert first.stdout.readline() == "verifying\n"
     second = threading.Thread(target=pulled)
     second.start()
-    second.join(0.3)
+    second.join(1.0)
     assert second.is_alive()  # it waits for the first
+    assert hub.fetched() == ["model.safetensors"]
     first.terminate()
     first.communicate(timeout=60)
     second.join(60)

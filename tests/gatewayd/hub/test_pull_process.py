@@ -87,8 +87,8 @@ async def test_a_start_is_extended_only_while_there_is_progress(
     monkeypatch.setattr(model_fetch, "notify", told.append)
     monkeypatch.setattr(model_fetch, "_NOTIFY_SECONDS", 0.01)
     monkeypatch.setattr(model_fetch, "_SILENT_SECONDS", 0.2)
-    lines = [encode_line(PullEvent("fetching", "a", "d", 9, at)) for at in (1, 2, 2)]
-    code = f"import time\nfor one in {lines!r}: print(one, flush=True); time.sleep(0.3)"
+    lines = [encode_line(PullEvent("fetching", "a", "d", 9, at)) for at in (1, *[2] * 30)]
+    code = f"import time\nfor one in {lines!r}: print(one, flush=True); time.sleep(0.1)"
     monkeypatch.setattr(model_fetch, "ModelPulls", lambda: script(f"{code}\ntime.sleep(60)"))
     fetching = asyncio.create_task(model_fetch._fetch(ONE))
     await until(lambda: bool(told))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from huggingface_hub import scan_cache_dir
 
 from gatewayd.hub.reference import parse_reference
@@ -70,16 +71,21 @@ def test_a_damaged_shared_content_is_left_to_the_others(hub: FakeHub, store: Pat
     assert path.resolve().parent == store.resolve() / "models--o--a" / "blobs"
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
 def test_a_link_that_leads_elsewhere_is_not_followed(
-    hub: FakeHub, store: Path, tmp_path: Path
+    hub: FakeHub, store: Path, tmp_path: Path, is_folder: bool
 ) -> None:
     hub.repos = {"o/a": single()}
     pulled("o/a")
-    outside = tmp_path / "blobs" / "ab" / HASH
-    outside.parent.mkdir(parents=True)
-    outside.write_bytes(b"other")
+    outside = tmp_path / "outside" / HASH
     target = shared(store, ["o/a"])
-    target.unlink()
-    target.symlink_to(outside)
+    if is_folder:
+        target.parent.rename(outside.parent)
+        target.parent.symlink_to(outside.parent)
+    else:
+        outside.parent.mkdir()
+        target.rename(outside)
+        target.symlink_to(outside)
     delete_stored(parse_reference("o/a"))
-    assert outside.read_bytes() == b"other"
+    assert outside.stat().st_size == 20_000
+    assert not (store / "models--o--a").exists()

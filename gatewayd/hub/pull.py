@@ -58,14 +58,14 @@ def pull(reference: HubReference, patterns: Sequence[str] = (), *, report: Repor
         with changing(reference.repo, wait=True) as has_waited:
             if has_waited:
                 listing = list_files(reference)  # it may be hours old
-            _fetch(reference, listing, patterns, report)
+            _fetch_chosen(reference, listing, patterns, report)
     except OSError as error:
         raise of_store(error, store_folder()) from error
     report(PullEvent("done"))
     return listing.commit
 
 
-def _fetch(
+def _fetch_chosen(
     reference: HubReference, listing: Listing, patterns: Sequence[str], report: Report
 ) -> None:
     remove_stale_parts(reference.repo)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.process.config import StrategyChoice
-from tests.engine.conftest import write_checkpoint
+from tests.engine.conftest import YARN_ROPE, write_checkpoint
 from tests.engine.core.conftest import build
 from tests.engine.core.models.tiny_families import best_tokens
 from tests.engine.gguf_blocks import BLOCKS
@@ -55,6 +55,9 @@ class GgufArchitecture:
         model_type: by transformers.
         sizes: fields of config.json.
         facts: of the file's metadata, beside those of all architectures.
+        full_interval: every such layer attends to all positions, the others have a window; 0
+            where no list says so.
+        least_layers: so many show what is particular to some of them.
     """
 
     checkpoint: str
@@ -62,6 +65,8 @@ class GgufArchitecture:
     model_type: str
     sizes: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+    full_interval: int = 0
+    least_layers: int = 2
 
 
 ARCHITECTURES = {
@@ -89,14 +94,34 @@ ARCHITECTURES = {
         "gemma3",
         "gemma3",
         "gemma3_text",
-        {"query_pre_attn_scalar": 64, "sliding_window_pattern": 6},
-        {
-            "gemma3.attention.sliding_window": 16,
-            "gemma3.rope.freq_base": 1e6,
-        },
+        {"query_pre_attn_scalar": 64},
+        {"gemma3.attention.sliding_window": 16, "gemma3.rope.freq_base": 1e6},
+        full_interval=2,
     ),
     "olmo2": GgufArchitecture("olmo2", "olmo2", "olmo2"),
-    "smollm3": GgufArchitecture("smollm3", "smollm3", "smollm3", {"no_rope_layer_interval": 4}),
+    "olmo3": GgufArchitecture(
+        "olmo3",
+        "olmo2",
+        "olmo3",
+        {
+            "rope_parameters": {
+                "full_attention": YARN_ROPE,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            }
+        },
+        {
+            "olmo2.attention.sliding_window": 20,
+            "olmo2.rope.freq_base": 10_000.0,
+            "olmo2.rope.scaling.type": "yarn",
+            "olmo2.rope.scaling.factor": 4.0,
+            "olmo2.rope.scaling.original_context_length": 256,
+            "olmo2.rope.scaling.yarn_attn_factor": 1.1386294361119891,
+        },
+        full_interval=2,
+    ),
+    "smollm3": GgufArchitecture(
+        "smollm3", "smollm3", "smollm3", {"no_rope_layer_interval": 4}, least_layers=4
+    ),
     "glm4": GgufArchitecture(
         "glm4_biases", "glm4", "glm4", facts={"glm4.rope.dimension_count": 32}
     ),
@@ -171,13 +196,18 @@ def served(folder: Path, name: str, kinds: Sequence[str], *, num_layers: int = 2
         kinds: types of its matrices, which take turns.
         num_layers: of the model.
     """
-    of = ARCHITECTURES[name]
-    sizes = {**_SIZES, "num_hidden_layers": num_layers, **of.sizes}
+    of, num_layers = ARCHITECTURES[name], max(num_layers, ARCHITECTURES[name].least_layers)
+    sizes, facts = {**_SIZES, "num_hidden_layers": num_layers, **of.sizes}, dict(of.facts)
+    if of.full_interval:
+        slides = [(layer + 1) % of.full_interval != 0 for layer in range(num_layers)]
+        types = ("full_attention", "sliding_attention")
+        sizes["layer_types"] = [types[slide] for slide in slides]
+        facts[f"{of.name}.attention.sliding_window_pattern"] = slides
     source = write_checkpoint(folder / "source", of.checkpoint, **sizes)
     made, plain = folder / "made", folder / "plain"
     made.mkdir()
     plain.mkdir()
-    numbers = convert(source, made, of.name, kinds, **_TOKENIZER, **of.facts)
+    numbers = convert(source, made, of.name, kinds, **_TOKENIZER, **facts)
     (made / "config.json").unlink()
     shutil.copy(source / "config.json", plain)
     save_file({key: t.contiguous() for key, t in numbers.items()}, plain / "model.safetensors")

@@ -56,6 +56,7 @@ CHECKPOINTS = (
     "engine/gatewayd_engine/model/",
     "engine/gatewayd_engine/offline/quantize/",
     "engine/gatewayd_engine/offline/train/",
+    "gatewayd/hub/",
     "plugins/gatewayd_hooks/helpers/spelling.py",
     "plugins/gatewayd_model_transformers/",
     "plugins/gatewayd_proto_ollama/models.py",

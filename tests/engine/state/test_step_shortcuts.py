@@ -152,7 +152,7 @@ def test_steps_overlap_without_counting_pages_only_where_no_plan_can_need_more(s
         int((-(-(view.num_computed[slots] + plan) // _PAGE) - queue.num_pages[slots]).sum())
         for plan in plans
     )
-    pages = SimpleNamespace(num_available=0, quotas=None)
+    pages = SimpleNamespace(num_free=0, num_available=0, quotas=None)
     tables = SimpleNamespace(forked=set())
     unused: Any = None
     growth = PageGrowth(queue, cast("Any", pages), cast("Any", tables), unused, unused, _PAGE)

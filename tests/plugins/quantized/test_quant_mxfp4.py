@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
@@ -43,6 +42,9 @@ class TestMxfp4(QuantizerConformance):
 
 
 def test_values_are_those_of_transformers() -> None:
+    # Imports triton, which tests of kernels have to do first.
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
     # Over all exponents whose products are normal numbers of bfloat16, which theirs are.
     stored = numbers(torch.arange(3, 51, dtype=torch.uint8).view(24, 2) * 5)
     weight = scheme().weight(EXPERT, stored.__getitem__)

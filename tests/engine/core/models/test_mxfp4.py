@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.process.config import StrategyChoice
@@ -43,6 +42,9 @@ def folders(
     )
     packed = tmp_path_factory.mktemp("packed")
     generator = torch.Generator().manual_seed(5)
+    # Imports triton, which tests of kernels have to do first.
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
     tensors = load_file(plain / "model.safetensors")
     words = dict(tensors)
     for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,6 @@ from gatewayd_engine.offline.quantize.texts import BUNDLED, bundled
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small_model import NUM_LAYERS, small
-from tests.engine.model.test_text_part import gemma3, written
 from tests.engine.offline.quantize.jobs import HOST, job, reason, told
 from tests.engine.offline.quantize.make_texts import WINDOW, Overlaps
 from tests.plugins.quantized.format_cases import Case
@@ -444,13 +442,3 @@ def test_the_bundled_texts_are_what_the_recipe_makes() -> None:
     from tests.engine.offline.quantize.make_texts import make
 
     assert make() == bundled()
-
-
-def test_of_a_multimodal_model_the_language_model_is_written(tmp_path: Path) -> None:
-    source, out = written(gemma3(), tmp_path / "source"), tmp_path / "out"
-    ended = told(job(out, "fp8", [], model=str(source)))[-1]
-    assert isinstance(ended, CheckpointWritten)
-    spec = read_spec(out)
-    assert spec.architecture == "Gemma3ForCausalLM"
-    assert not spec.is_text_part
-    assert replace(spec, quantization=None, is_text_part=True) == read_spec(source)

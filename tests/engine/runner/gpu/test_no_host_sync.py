@@ -38,6 +38,7 @@ HOST = frozenset(
         "attention/kv_selection.py:Selection",
         "model/embedding_table.py:CodeTable",
         "model/gguf/expansion/config_json.py:_Config",
+        "model/gguf/expansion/rope_fields.py:RopeFields",
         "model/moe.py:MixtureOfExperts",
     }
 )

@@ -33,9 +33,10 @@ IMAGE = {
     *("safetensors", "tokenizers", "torch", "typer", "uvloop"),
 }
 """What the machine has by itself."""
-UNUSED = {"textual", "textual-serve", "plotext", "llvmlite"}
-"""The console, the plot of a sweep and the kernels of CPUs are not needed there."""
+UNUSED = {"textual", "textual-serve", "plotext", "llvmlite", "huggingface-hub"}
+"""The console, the plot of a sweep, the kernels of CPUs and pulls are not needed there."""
 ABSENT = {
+    "huggingface_hub",
     "llvmlite",
     "plotext",
     "textual",

@@ -311,6 +311,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {**DEEPSEEK, **GROUPED, "mlp_layer_types": ["dense", "sparse", "dense"]},
     ),
     # transformers zeroes the embedding of a padding token when it loads a tied one.
+    "youtu": ("YoutuConfig", {**LATENT, "tie_word_embeddings": True, "pad_token_id": None}),
     "qwen3_moe_sparse_step": (
         "Qwen3MoeConfig",
         {**MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 16},

@@ -241,6 +241,7 @@ FAMILIES = {
         has_sinks=True,
     ),
     "Glm4MoeLiteForCausalLM": Family(biases="configured", latent=True, experts="deepseek_v3"),
+    "YoutuForCausalLM": Family(biases="configured", latent=True, tied=True),
 }
 
 MODEL_TYPES = {
@@ -264,6 +265,7 @@ MODEL_TYPES = {
     "glm4_moe": "Glm4MoeForCausalLM",
     "gpt_oss": "GptOssForCausalLM",
     "glm4_moe_lite": "Glm4MoeLiteForCausalLM",
+    "youtu": "YoutuForCausalLM",
     "olmoe": "OlmoeForCausalLM",
     "flex_olmo": "FlexOlmoForCausalLM",
     "llama4_text": "Llama4ForCausalLM",

@@ -68,6 +68,8 @@ MORE: dict[str, dict[str, Any]] = {
     "longcat_flash": {"head_dim": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "reformer": {"axial_pos_embds_dim": (32, 32), "axial_pos_shape": (16, 32)},
+    # transformers clears the row of the padding token, which a tied head has, on loading.
+    "youtu": {"pad_token_id": None},
     "zamba2": {"layers_block_type": ["mamba", "hybrid", "mamba", "hybrid"]},
     "zaya": {"num_experts_per_tok": 1},
 }

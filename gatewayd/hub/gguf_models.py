@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gatewayd.hub.errors import NO_CHOICE, NOT_FOUND, UNSERVABLE, HubError
+from gatewayd_engine.model.gguf.files import SHARD
 
-_SHARD = re.compile(r"(?P<stem>.+)-(?P<at>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
 _QUANTIZATION = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q[0-9]\w*|TQ[0-9]\w*|MXFP[0-9]\w*|NVFP[0-9]\w*|F16|BF16|F32))$",
     re.IGNORECASE | re.ASCII,
@@ -37,7 +37,7 @@ def gguf_models(names: Iterable[str]) -> list[GgufModel]:
     groups: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
     for name in sorted(names):
         if name.endswith(".gguf") and not _NO_MODEL.match(name.rpartition("/")[2]):
-            part = _SHARD.fullmatch(name)
+            part = SHARD.fullmatch(name)
             key = (part["stem"], int(part["count"])) if part else (name.removesuffix(".gguf"), 1)
             groups[key].append(name)
     quantizations = {key: _quantization(key[0]) for key in groups}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_hooks.helpers.float4 import DOUBLED
 from gatewayd_hooks.helpers.quantized import divisible, finite
 from gatewayd_hooks.quantization import GroupedWeight, Stored
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 NVFP4 = "nvfp4-pack-quantized"
 GROUP = 16
-_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the value of each code without its sign: fits in bytes."""
 
 
 class Nvfp4:
@@ -52,6 +51,6 @@ class Nvfp4:
         scales = finite("weight_scale / weight_global_scale", stored / whole)
         packed = take("weight_packed")
         nibbles = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
-        table = torch.tensor([*_DOUBLED, *(-each for each in _DOUBLED)], dtype=torch.int8)
+        table = torch.tensor(DOUBLED, dtype=torch.int8)
         # Codes are doubled, so scales are halved.
         return GroupedWeight(table[nibbles.int()], scales * 0.5)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from gatewayd_hooks.helpers.float4 import DOUBLED, NAN_EXPONENT, halved_scales
 from gatewayd_hooks.quantization import GroupedWeight
 
 _LEVELS = torch.tensor(
@@ -17,10 +18,8 @@ _LEVELS = torch.tensor(
 )
 """Levels of IQ4_NL and IQ4_XS, which are closer to each other around zero."""
 
-_FLOATS = torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=torch.int8)
+_FLOATS = torch.tensor(DOUBLED, dtype=torch.int8)
 """Twice the 4-bit floats of MXFP4."""
-_NAN, _BIAS = 255, 127
-"""Of the exponents that are its scales."""
 
 
 class BlockForm(NamedTuple):
@@ -145,9 +144,7 @@ def _iq4_xs(blocks: torch.Tensor) -> GroupedWeight:
 def _mxfp4(blocks: torch.Tensor) -> GroupedWeight:
     """Unpack an exponent, then 16 bytes as in Q4_0, whose nibbles are indices of ``_FLOATS``."""
     exponents = blocks[..., 0]
-    # Codes are doubled, so scales are halved.
-    scales = torch.exp2(exponents.double() - (_BIAS + 1)).float()
-    scales.masked_fill_(exponents == _NAN, float("nan"))
+    scales = halved_scales(exponents).masked_fill_(exponents == NAN_EXPONENT, float("nan"))
     return GroupedWeight(_FLOATS[_nibbles(blocks[..., 1:]).int()].flatten(1), scales)
 
 

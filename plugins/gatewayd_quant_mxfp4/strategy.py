@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_hooks.helpers.float4 import DOUBLED, NAN_EXPONENT, halved_scales
 from gatewayd_hooks.helpers.quantized import Fields, divisible
 from gatewayd_hooks.quantization import GroupedWeight, Stored
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
 
 _GROUP = 32
-_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the value of each code without its sign: fits in bytes."""
-_NAN = 255
-_BIAS = 127
 _PLAIN = "modules_to_not_convert"
 _PLAIN_BY_DEFAULT = ("model.layers.*.self_attn", "model.layers.*.mlp.router")
 
@@ -83,15 +80,13 @@ class Mxfp4Scheme:
             ValueError: a scale is NaN.
         """
         exponents = take("scales")
-        if bool((exponents == _NAN).any()):
+        if bool((exponents == NAN_EXPONENT).any()):
             raise ValueError("scales contains a NaN")
         packed = take("blocks").flatten(1)
         # The first of two codes is in the low bits.
         nibbles = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
-        table = torch.tensor([*_DOUBLED, *(-each for each in _DOUBLED)], dtype=torch.int8)
-        # Codes are doubled, so scales are halved.
-        scales = torch.exp2(exponents.double() - (_BIAS + 1)).float()
-        return GroupedWeight(table[nibbles.int()], scales)
+        table = torch.tensor(DOUBLED, dtype=torch.int8)
+        return GroupedWeight(table[nibbles.int()], halved_scales(exponents))
 
 
 def _has(name: str, part: str) -> bool:

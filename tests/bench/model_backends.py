@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from tests.bench import report
-from tests.bench.quantized import TURN, Decoding
+from tests.bench.quantized import TURN, Decoding, alternating
 
 # The engine's threads come before numpy's.
 # isort: split
@@ -36,11 +36,7 @@ def compare(batch: int, prompt: int, turns: int) -> dict[str, list[float]]:
         name: Decoding(batch, prompt, turns * TURN, threads=1, **fields)
         for name, fields in _ENGINES.items()
     }
-    rates: dict[str, list[float]] = {name: [] for name in made}
-    for turn in range(turns):
-        for name in sorted(made, reverse=bool(turn % 2)):
-            rates[name].append(made[name].rate(TURN))
-    return rates
+    return alternating(made, turns)
 
 
 def main() -> int:

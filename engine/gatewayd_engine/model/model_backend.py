@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gatewayd_engine.model.config.text_part import ANNOUNCED
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 from gatewayd_engine.model.plugin_model import PluginSpec
-from gatewayd_engine.model.spec import ANNOUNCED, ModelSpec, UnsupportedModel, read_spec
+from gatewayd_engine.model.spec import ModelSpec, UnsupportedModel, read_spec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.plugin_times import PluginTimes

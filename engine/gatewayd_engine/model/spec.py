@@ -18,7 +18,7 @@ from gatewayd_engine.model.config.rope import (
     read_query_scale,
     read_rope,
 )
-from gatewayd_engine.model.config.text_part import text_part
+from gatewayd_engine.model.config.text_part import ANNOUNCED, text_part
 from gatewayd_engine.model.config.windows import read_rotated, read_windows
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
@@ -37,8 +37,6 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
 }
 DTYPES = ("float32", "bfloat16", "float16")
-ANNOUNCED = ("quantization_config", "compression_config")
-"""Keys of config.json that describe the quantization; the second is that of sparseml's releases."""
 MOST_LAYERS = 4096
 
 

@@ -30,7 +30,7 @@ from gatewayd.config.strategies import AUTO, NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import checked_context_len, engine_config, model_folder
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.spec import ANNOUNCED
+from gatewayd_engine.model.config.text_part import ANNOUNCED
 from gatewayd_engine.offline.quality.job import (
     Event,
     QualityAdvanced,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Experts = Literal[
@@ -127,6 +127,20 @@ class Family:
     has_sinks: bool = False
 
 
+_GEMMA = Family(
+    biases="configured",
+    norms=_AROUND,
+    norm_offset=True,
+    scaled_embedding=True,
+    windows="interval",
+    window=4096,
+    query_scalar=256,
+    softcaps=(50.0, 30.0),
+    head_dim=256,
+    activation="gelu_pytorch_tanh",
+    tied=True,
+)
+
 FAMILIES = {
     "LlamaForCausalLM": Family(biases="configured", mlp_bias=True),
     "MistralForCausalLM": Family(windows="all", window=4096),
@@ -135,35 +149,14 @@ FAMILIES = {
         biases="configured", qk_norm="head", windows="listed", window=4096, head_dim=128
     ),
     "Phi3ForCausalLM": Family(windows="all"),
-    "Gemma2ForCausalLM": Family(
-        biases="configured",
-        norms=_AROUND,
-        norm_offset=True,
-        scaled_embedding=True,
-        windows="interval",
-        window=4096,
-        query_scalar=256,
-        softcaps=(50.0, 30.0),
-        head_dim=256,
-        activation="gelu_pytorch_tanh",
-        tied=True,
-    ),
-    "Gemma3ForCausalLM": Family(
-        biases="configured",
+    "Gemma2ForCausalLM": _GEMMA,
+    "Gemma3ForCausalLM": replace(
+        _GEMMA,
         qk_norm="head",
-        norms=_AROUND,
-        norm_offset=True,
-        scaled_embedding=True,
-        windows="interval",
-        window=4096,
         full_interval=6,
         local_theta=10_000.0,
-        query_scalar=256,
         softcaps=(None, None),
-        head_dim=256,
         rope_theta=1_000_000.0,
-        activation="gelu_pytorch_tanh",
-        tied=True,
     ),
     "MixtralForCausalLM": Family(windows="all", experts="mixtral", rope_theta=1_000_000.0),
     "Qwen3MoeForCausalLM": Family(

@@ -18,13 +18,13 @@ _PREFIXES = {
     "language_model.lm_head.": "lm_head.",
     "lm_head.": "lm_head.",
 }
-_ANNOUNCED = ("quantization_config", "compression_config")
-"""Descriptions of a quantization, which name modules as the checkpoint does."""
+ANNOUNCED = ("quantization_config", "compression_config")
+"""Keys of config.json that describe the quantization; the second is that of sparseml's releases."""
 _SHARED = (
     "eos_token_id",
     "dtype",
     "torch_dtype",
-    *_ANNOUNCED,
+    *ANNOUNCED,
 )
 """Settings that checkpoints have beside the language model's, for all parts."""
 _TIED = "tie_word_embeddings"
@@ -62,7 +62,7 @@ def text_part(config: JsonFields) -> JsonFields | None:
     if config.raw(_TIED) is not None:
         # As in transformers: the outer model has the head, whatever the inner settings say.
         fixed[_TIED] = config.raw(_TIED)
-    for key in _ANNOUNCED:
+    for key in ANNOUNCED:
         if key in shared:
             shared[key] = _renamed(shared[key])
     return nested.over({**_DEFAULTS.get(model_type, {}), **shared}, fixed)

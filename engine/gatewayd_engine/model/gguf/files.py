@@ -16,7 +16,8 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
 
 METHOD = "gguf"
-_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
+SHARD = re.compile(r"(?P<stem>.+)-(?P<at>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf")
+"""Name of a part of a model in several files."""
 
 
 class GgufFiles(NamedTuple):
@@ -74,13 +75,13 @@ def parts_of(path: Path) -> list[Path]:
         return _whole(path, _gguf(path))
     if not path.is_file():
         raise LoadError(f"{path} is no file")
-    part = _SHARD.fullmatch(path.name)
+    part = SHARD.fullmatch(path.name)
     if part is None:
         return [path]
     found = [
         other
         for other in _gguf(path.parent)
-        if (match := _SHARD.fullmatch(other.name)) and match.group(1, 3) == part.group(1, 3)
+        if (match := SHARD.fullmatch(other.name)) and match.group(1, 3) == part.group(1, 3)
     ]
     return _whole(path.parent, found)
 
@@ -151,7 +152,7 @@ def _whole(folder: Path, paths: list[Path]) -> list[Path]:
     """
     if not paths:
         raise LoadError(f"{folder} holds no gguf file")
-    parts = [_SHARD.fullmatch(path.name) for path in paths]
+    parts = [SHARD.fullmatch(path.name) for path in paths]
     if len(paths) == 1 and parts[0] is None:
         return paths
     models = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES
+from gatewayd_engine.model.config.rope import MOST_CONTEXT
 from gatewayd_engine.model.gguf.expansion.expert_fields import expert_values
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.expansion.rope_fields import RopeFields
@@ -43,8 +44,6 @@ _MODEL_TYPES = {
     PHI: "phi3",
     SMOLLM: "smollm3",
 }
-MOST_CONTEXT = 1 << 21
-"""Limit of the context length in tokens."""
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _GEMMA_LARGEST = {"gemma2": 46, "gemma3_text": 62}
 """Layers of the models of 27 billion parameters."""

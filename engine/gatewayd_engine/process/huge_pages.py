@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def use_huge_pages(maps: Path = Path("/proc/self/maps")) -> int:
-    """Move writable private memory to huge pages where it is in use; takes tenths of a second.
+    """Move writable private memory to huge pages where it is in use.
+
+    Takes tenths of a second, and seconds where there are gigabytes of weights: call it in a thread.
 
     Args:
         maps: the process's memory as Linux lists it; does nothing where it does not.

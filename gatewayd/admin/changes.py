@@ -134,7 +134,8 @@ def log_restarts_required(now: Config, new: Config) -> None:
     """Log changed settings that do not take effect without a restart."""
     hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
     for table in type(now).model_fields:
-        if table in hot:
+        # The models of the catalogue are compared one by one, each with its own control.
+        if table in hot or table == "models":
             continue
         ours, theirs = getattr(now, table), getattr(new, table)
         # Of both: a sub-table of a strategy may be in one of them only.

@@ -77,7 +77,7 @@ def serve(
 
     # Imported late, because the rest of the daemon takes half a second to import.
     with gc_paused():
-        from gatewayd.daemon.parts import DaemonOptions, StartError
+        from gatewayd.daemon.options import DaemonOptions, StartError
         from gatewayd.daemon.run import run
         from gatewayd.tracing import logs
 

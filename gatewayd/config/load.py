@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
+import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from gatewayd.config import credentials
+from gatewayd.config.catalogue import ModelConfigError, model_configs
 from gatewayd.config.tables import ENV_DELIMITER, ENV_PREFIX, Config
 
 DEFAULT = "default"
@@ -122,10 +124,16 @@ def load(
     if missing and needs_secrets:
         raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
     try:
-        return LoadedConfig(Config(**merged), origins, frozenset(secrets))
+        config = Config(**merged)
+        model_configs(config)
+    # ``from None``: pydantic's own errors quote the values, secrets included.
     except ValidationError as error:
-        # ``from None``: pydantic's own error quotes the values, secrets included.
         raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
+    except ModelConfigError as wrong:
+        below = ("models", wrong.name)
+        problems = [_explain(e, origins, secrets, below) for e in wrong.error.errors()]
+        raise ConfigError(problems) from None
+    return LoadedConfig(config, origins, frozenset(secrets))
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -196,16 +204,22 @@ def _is_under(key: str, prefixes: Collection[str]) -> bool:
     return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
 
 
-def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -> str:  # noqa: ANN401
+def _explain(
+    error: Any,  # noqa: ANN401
+    origins: Mapping[str, str],
+    secrets: Collection[str],
+    below: Path_ = (),
+) -> str:
     """Describe a validation error: its key, origin and reason, and the nearest valid key."""
-    path = tuple(str(part) for part in error["loc"])
+    own = tuple(str(part) for part in error["loc"])
+    path = (*below, *own)
     key = ".".join(path)
     # An error of a whole table has the origin of any of its keys, otherwise of the table above it.
     origin = next(
         (o for k, o in origins.items() if k == key or k.startswith(key + ".")), None
     ) or origins.get(".".join(path[:-1]), "configuration")
     if error["type"] == "extra_forbidden":
-        siblings = _fields(path[:-1])
+        siblings = _fields(own[:-1])
         return f"{origin}: unknown key {key}{_nearest(path[-1], siblings, path[:-1])}"
     value = error["input"]
     is_secret = key == "server.api_key" or key in secrets
@@ -218,8 +232,13 @@ def _fields(path: Path_) -> list[str]:
     """Keys of a table, or all tables for the empty path."""
     table: Any = Config
     for part in path:
+        if typing.get_origin(table) is dict:  # of tables by name
+            table = typing.get_args(table)[1]
+            continue
         field = table.model_fields.get(part)
         table = None if field is None else field.annotation
+        if typing.get_origin(table) is dict:
+            continue
         if not (isinstance(table, type) and issubclass(table, BaseModel)):
             return []
     return list(table.model_fields)

@@ -23,6 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from gatewayd.config.models import MODEL_NAME, ModelEntry
 from gatewayd.config.slo import SloTable
 from gatewayd.config.strategies import (
     AdmissionTable,
@@ -252,6 +253,7 @@ class Config(BaseSettings):
 
     server: ServerTable = ServerTable()
     model: ModelTable = ModelTable()
+    models: dict[Annotated[str, Field(pattern=MODEL_NAME)], ModelEntry] = {}
     engine: EngineTable = EngineTable()
     queue: QueueTable = QueueTable()
     scheduler: SchedulerTable = SchedulerTable()

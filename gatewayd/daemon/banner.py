@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -58,8 +59,8 @@ class ReadyMessage:
         console.print()
 
 
-async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
-    """Draw progress bars until the fleet is ready; cancel it if it fails."""
+async def show_loading(fleets: Sequence[tuple[str, Fleet]], console: Console) -> None:
+    """Draw progress bars of models until all are ready; cancel it if one fails."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -70,12 +71,20 @@ async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
     ) as progress:
-        bars = [progress.add_task(f"{model}: starting", total=1.0) for _ in fleet.status()]
-        while not fleet.is_ready:
-            # The number of replicas is fixed, so each keeps its bar.
-            for bar, replica in zip(bars, fleet.status(), strict=True):
-                text, fraction = _stage(replica)
-                progress.update(bar, description=f"{model}: {text}", completed=fraction)
+        # The number of replicas is fixed, so each keeps its bar.
+        bars = [
+            (
+                model,
+                fleet,
+                [progress.add_task(f"{model}: starting", total=1.0) for _ in fleet.status()],
+            )
+            for model, fleet in fleets
+        ]
+        while not all([fleet.is_ready for _, fleet in fleets]):
+            for model, fleet, of_model in bars:
+                for bar, replica in zip(of_model, fleet.status(), strict=True):
+                    text, fraction = _stage(replica)
+                    progress.update(bar, description=f"{model}: {text}", completed=fraction)
             await asyncio.sleep(_REFRESH_SECONDS)
 
 

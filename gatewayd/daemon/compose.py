@@ -6,16 +6,13 @@ loaded. Nothing runs yet: ``run.py`` starts engines, tasks and signal handlers.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from gatewayd import __version__
 from gatewayd.admin.app import build_admin
 from gatewayd.admin.audit_log import AuditRecord
-from gatewayd.admin.control import Control
+from gatewayd.admin.model_apps import AdminModels
 from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.plugins import plugin_routes
@@ -24,65 +21,31 @@ from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
+from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
-from gatewayd.daemon.parts import AdminParts, DaemonOptions, DaemonParts, HttpListeners, StartError
+from gatewayd.daemon.models import ModelFiles, ModelParts, compose_model
+from gatewayd.daemon.options import DaemonOptions, StartError
+from gatewayd.daemon.parts import AdminParts, DaemonParts, HttpListeners
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
-from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.grammar_checks.checks import GuideChecks
-from gatewayd.engines.replicas import launch
-from gatewayd.engines.replicas.setup import Launch
 from gatewayd.http.app import build_app
+from gatewayd.http.asgi import App
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
 from gatewayd.http.services import RequestLimits, Services
 from gatewayd.hub.local_models import LocalModels
-from gatewayd.metrics.registry import Metrics
+from gatewayd.metrics.registry import GatewayMetrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
-from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import LiveRequests
-from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.store.errors import StoreError
-from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd_hooks.host.loading import PluginError
-
-_log = logging.getLogger("gatewayd.daemon")
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """The served model.
-
-    Attributes:
-        source: folder or GGUF file.
-        folder: of the checkpoint, which is made of a GGUF file.
-        context_len: in tokens.
-        text: its tokenizer and template.
-    """
-
-    source: Path
-    folder: Path
-    context_len: int
-    text: TextModel
-
-    @classmethod
-    def find(cls, config: Config) -> _Model:
-        """Find the configured model.
-
-        Raises:
-            OSError, ValueError: it cannot be served.
-        """
-        source = launch.model_source(config)
-        folder = launch.folder_of(source)
-        context_len = launch.checked_context_len(config, folder)
-        return cls(source, folder, context_len, TextModel.from_folder(folder))
 
 
 def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
@@ -99,7 +62,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         # What can fail without cleanup comes first: nothing else is open yet.
         # Once: a pull may change what a name means while the daemon starts.
-        model = _Model.find(config)
+        models = [(model, ModelFiles.find(model.config)) for model in model_configs(config)]
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
@@ -108,7 +71,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         durable = PersistentResources(config)
         try:
-            return _compose_with_store(config, options, drain, listening, model, durable)
+            return _compose_with_store(config, options, drain, listening, models, durable)
         except BaseException:
             durable.close()
             raise
@@ -118,55 +81,39 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
 
 
 def _compose_with_store(
-    file: Config,
+    config: Config,
     options: DaemonOptions,
     drain: Callable[[str], None],
     listening: HttpListeners,
-    model: _Model,
+    found: Sequence[tuple[ModelConfig, ModelFiles]],
     durable: PersistentResources,
 ) -> DaemonParts:
-    # Before anything is built: engines start with the operators' changes instead of being swapped.
-    config = _in_effect(file, durable)
-    text, folder = model.text, str(model.folder)
-    name, template = launch.served_name(config), text.template
-    plugged = LoadedPlugins.load(
-        config, model=name, chat_template=template.source if template else ""
-    )
-    fleet = _engines(config, options, plugged, model.folder)
-    control = Control(config, fleet, plugged, durable.overrides)
-    archive, live = durable.archive, LiveRequests[Generation]()
+    archive = durable.archive
     recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
+    metrics = GatewayMetrics(__version__, recent=recent)
+    models = _compose_models(found, options, durable, metrics)
+    first = models[0]
+    plugged, control = first.plugged, first.control
     # Reports the stored quotas at once, so that engines have them before the first step.
-    durable.tenancy.directory.watch_quotas(fleet.set_quotas)
-    metrics = Metrics(
-        fleet,
-        name,
-        version=__version__,
-        max_model_len=model.context_len,
-        control=control,
-        recent=recent,
-        slo=config.slo,
-        running=live.generated,
-    )
-    # Metrics read from the control and are called by it; the callback closes that cycle.
-    control.on_slo_change = metrics.slo.set_targets
+    for model in models:
+        durable.tenancy.directory.watch_quotas(model.fleet.set_quotas)
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    progress = LivenessProgress(fleet.problems, durable.database.wait_idle)
-    notifier = ServiceNotifier(name, fleet, progress)
-    reloading = Reloading(options.reload, control, notifier)
+    fleets = [model.fleet for model in models]
+    progress = LivenessProgress(
+        lambda: [problem for fleet in fleets for problem in fleet.problems()],
+        durable.database.wait_idle,
+    )
+    notifier = ServiceNotifier([(model.name, model.fleet) for model in models], progress)
+    reloading = Reloading(options.reload, {model.key: model.control for model in models}, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
-    # Read at each use, since a reload replaces the configuration.
-    guides = GuideChecks(lambda: control.config.guide, folder, fleet)
-    control.on_reload = guides.wake
-    local_models = LocalModels(model.source)
-    key = config.server.api_key
+    local_models = LocalModels([files.source for _, files in found])
+    key = control.config.server.api_key
     secret = None if key is None else key.get_secret_value()
     services = Services(
-        fleet=fleet,
-        text=text,
-        models=(name,),
+        target=first.target,
+        catalogue=Catalogue([model.target for model in models]),
         metrics=metrics,
         version=__version__,
         api_key=secret,
@@ -177,99 +124,98 @@ def _compose_with_store(
             body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
         ),
         observers=plugged.observers,
-        live=live,
-        parsers=plugged.parsers,
         protocols=plugged.protocols,
         durable=durable,
         local_models=local_models,
-        guides=guides,
-        detector=lambda: control.detector,
     )
     lines = LogLines([] if secret is None else [secret])
-    sources = Sources(
+    sources_of = partial(
+        Sources,
         url=listening.url,
-        model=name,
-        fleet=fleet,
-        control=control,
+        models=tuple([model.name for model in models]),
         registry=metrics.registry,
         recent=recent,
-        live=live,
         tenancy=durable.tenancy,
         lines=lines,
     )
     return DaemonParts(
-        config=config,
+        config=control.config,
         listening=listening,
-        text=text,
         durable=durable,
-        plugged=plugged,
-        fleet=fleet,
-        control=control,
+        models=models,
         notifier=notifier,
         progress=progress,
         reloading=reloading,
         local_models=local_models,
-        guides=guides,
         server=HttpServer(build_app(services), metrics.answered, config.server),
-        admin=_build_admin(config, sources, text, durable, drain),
+        admin=_build_admin(config, sources_of, models, durable, drain),
         lines=lines,
         ready_message=ReadyMessage(
-            model=name, url=listening.url, can_chat=template is not None, needs_key=key is not None
+            model=first.name,
+            url=listening.url,
+            can_chat=first.target.text.template is not None,
+            needs_key=key is not None,
         ),
     )
 
 
-def _in_effect(file: Config, durable: PersistentResources) -> Config:
-    """The configuration with operators' changes; the file alone if that is not valid."""
-    overrides = durable.overrides
-    # The base with which changes from now on are recorded.
-    overrides.file = file
-    config = overrides.apply(file)
-    # A runtime choice may name a plugin that has been uninstalled. All changes are dropped then,
-    # not only that one, so that what applies is the file alone (ADR 0027).
-    if config is not file and (problems := check_strategies(config)):
-        _log.error(
-            "runtime changes not applied, using the configuration file: %s", "; ".join(problems)
-        )
-        overrides.clear()
-        return file
-    return config
-
-
-def _engines(
-    config: Config, options: DaemonOptions, plugged: LoadedPlugins, folder: Path
-) -> EngineFleet:
-    fleet = EngineFleet(
-        Launch(
-            executor=plugged.executor,
-            command=tuple(options.command),
-            env=launch.environment(config, options.env),
-            config=launch.engine_config(config, folder),
-            patience=launch.silence_limits(config),
-        ),
-        plugged.router,
-        launch.queue_limits(config),
-        config.engine.replicas,
-        plugged.admission,
-    )
-    fleet.deadlines = launch.deadlines(config)
-    return fleet
+def _compose_models(
+    found: Sequence[tuple[ModelConfig, ModelFiles]],
+    options: DaemonOptions,
+    durable: PersistentResources,
+    metrics: GatewayMetrics,
+) -> list[ModelParts]:
+    models: list[ModelParts] = []
+    try:
+        for model, files in found:
+            changes = durable.overrides
+            models.append(
+                compose_model(
+                    model,
+                    files,
+                    options,
+                    changes if model.name is None else changes.of_model(model.name),
+                    metrics,
+                    is_first=not models,
+                )
+            )
+    except BaseException:
+        for made in models:
+            made.plugged.close()
+        raise
+    return models
 
 
 def _build_admin(
     config: Config,
-    sources: Sources,
-    text: TextModel,
+    sources_of: Callable[..., Sources],
+    models: Sequence[ModelParts],
     durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> AdminParts | None:
     if config.admin.socket is None:
         return None
-    fleet, control, live = sources.fleet, sources.control, sources.live
+    apps: dict[str, App] = {}
+    watching = []
+    for model in models:
+        apps[model.name], snapshots = _build_model_admin(sources_of, model, durable, drain)
+        watching.append(snapshots)
+    app = AdminModels(apps)
+    return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)
+
+
+def _build_model_admin(
+    sources_of: Callable[..., Sources],
+    model: ModelParts,
+    durable: PersistentResources,
+    drain: Callable[[str], None],
+) -> tuple[App, SnapshotBroadcast]:
+    fleet, control, live, text = model.fleet, model.control, model.target.live, model.target.text
+    sources = sources_of(model=model.name, fleet=fleet, control=control, live=live)
     snapshots = Snapshots(sources)
     watching = SnapshotBroadcast(partial(snapshots.build, STREAMED_SECONDS))
     record = AuditRecord(durable.tenancy)
-    operations = Operations(live, fleet, control, sources.model, drain, record)
+    operations = Operations(live, fleet, control, model.name, drain, record)
     prefixes = PrefixRoute(fleet.inspection, text.tokenizer.decode)
     app = build_admin(
         control,
@@ -285,4 +231,4 @@ def _build_admin(
         live,
         durable.archive,
     )
-    return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)
+    return app, watching

@@ -1,47 +1,23 @@
-"""Parts and options of a daemon, as data."""
+"""Parts of a daemon, as data."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gatewayd.admin.control import Control
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
-from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.grammar_checks.checks import GuideChecks
-from gatewayd.engines.replicas import launch
 from gatewayd.http.server.listener import HttpServer
 from gatewayd.hub.local_models import LocalModels
-from gatewayd.plugins.loaded import LoadedPlugins
-from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
-
-
-class StartError(Exception):
-    """The daemon cannot start; the message is for the operator."""
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonOptions:
-    """Environment of the daemon, in addition to its configuration.
-
-    Attributes:
-        reload: reads the configuration again, for SIGHUP.
-        command: command that starts an engine.
-        env: environment variables of engines, in addition to inherited ones.
-    """
-
-    reload: Callable[[], Config]
-    command: Sequence[str] = launch.ENGINE_COMMAND
-    env: Mapping[str, str] = field(default_factory=lambda: dict(launch.ENGINE_ENV))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +46,11 @@ class AdminParts:
 
     Attributes:
         server: server of the admin socket.
-        watching: streams of snapshots.
+        watching: streams of snapshots, one for each model.
     """
 
     server: AdminServer
-    watching: SnapshotBroadcast
+    watching: Sequence[SnapshotBroadcast]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +60,10 @@ class DaemonParts:
     Attributes:
         config: the effective configuration: the file with operators' changes.
         listening: sockets of the HTTP server.
-        text: chat template, tokenizer and their limits.
         durable: the store with its services.
-        plugged: strategies and observers of this process.
-        fleet: the engines.
-        control: changes of the running daemon.
+        models: parts of each model; the first serves requests that name none.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
-        guides: grammar checks before engines.
         server: the HTTP server.
         admin: the admin API; None without an admin socket.
         lines: latest lines of the log.
@@ -100,16 +72,12 @@ class DaemonParts:
 
     config: Config
     listening: HttpListeners
-    text: TextModel
     durable: PersistentResources
-    plugged: LoadedPlugins
-    fleet: EngineFleet
-    control: Control
+    models: Sequence[ModelParts]
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading
     local_models: LocalModels
-    guides: GuideChecks
     server: HttpServer
     admin: AdminParts | None
     lines: LogLines

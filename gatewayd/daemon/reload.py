@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gatewayd.admin.control import ChangeRefused, Control
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError
 from gatewayd.config.tables import Config
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
@@ -20,7 +21,7 @@ class Reloading:
 
     Args:
         read: reads the configuration.
-        control: applies the changes.
+        controls: apply the changes, by the key of the model's table; None for ``[model]``.
         notifier: notified of reloads.
 
     Attributes:
@@ -28,10 +29,13 @@ class Reloading:
     """
 
     def __init__(
-        self, read: Callable[[], Config], control: Control, notifier: ServiceNotifier
+        self,
+        read: Callable[[], Config],
+        controls: Mapping[str | None, Control],
+        notifier: ServiceNotifier,
     ) -> None:
         self._read = read
-        self._control = control
+        self._controls = controls
         self._notifier = notifier
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
@@ -57,12 +61,18 @@ class Reloading:
     async def _reload(self) -> str:
         """Reload once; return the reason if it is refused."""
         try:
-            await self._control.reload(self._read(), "SIGHUP")
+            config = self._read()
+            changed = {model.name: model.config for model in model_configs(config)}
+            if changed.keys() != self._controls.keys():
+                _log.warning("models are added and removed by a restart only, not by a reload")
+            for key, control in self._controls.items():
+                if key in changed:
+                    await control.reload(changed[key], "SIGHUP")
         except (ConfigError, ChangeRefused) as error:
             _log.error("configuration not reloaded: %s", error)
             return str(error)
         except Exception as error:  # noqa: BLE001 - after any error the present one stays
             _log.exception("configuration reload failed")
             return repr(error)
-        _log.info("log level set to %s", self._control.config.log.level)
+        _log.info("log level set to %s", config.log.level)
         return ""

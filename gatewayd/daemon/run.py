@@ -17,11 +17,13 @@ import uvloop
 from rich.console import Console
 
 from gatewayd import __version__
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
+from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.model_fetch import fetch_model
-from gatewayd.daemon.parts import DaemonOptions, StartError
+from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
 from gatewayd.hub.errors import HubError
 from gatewayd.runtime import garbage_collector, malloc_limits
@@ -54,6 +56,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
+        self._fleets = Fleets(self.parts.models)
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.
@@ -77,17 +80,18 @@ class Daemon:
             # Lines are read over the admin API alone; without it none are buffered.
             logs.add_handler(parts.lines)
         # Before the store: batches that it resumes wait in the fleet for an engine.
-        parts.fleet.start()
+        self._fleets.start()
         await parts.durable.start()
         managing = asyncio.create_task(parts.notifier.run(), name="service manager")
         serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
-        failing = asyncio.create_task(parts.fleet.wait_failed(), name="engines")
+        failing = asyncio.create_task(self._fleets.wait_failed(), name="engines")
         admin = None
         if parts.admin is not None:
             admin = asyncio.create_task(parts.admin.server.run_until_stopped(), name="admin")
         greeting = asyncio.create_task(self._show_startup(above), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
-        _log.info("listening on %s, loading %s", parts.listening.url, parts.ready_message.model)
+        loading = ", ".join([model.name for model in parts.models if model.preloads])
+        _log.info("listening on %s, loading %s", parts.listening.url, loading or "nothing yet")
         # Ends by a signal, by the failure of all engines, or by that of the server.
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
         # Awaited, so that its drawing is erased before the log lines of the shutdown.
@@ -116,17 +120,24 @@ class Daemon:
         """Show progress on a terminal, then report that the model is ready."""
         parts = self.parts
         began = time.monotonic()
-        if above is None:
-            await parts.fleet.wait_ready()
-        else:
-            await show_loading(parts.fleet, above.console, parts.ready_message.model)
-            above.restore()
+        if above is not None:
+            fleets = [(model.name, model.fleet) for model in parts.models if model.preloads]
+            drawing = asyncio.create_task(show_loading(fleets, above.console), name="progress")
+        try:
+            await self._fleets.wait_ready()
+        finally:
+            if above is not None:
+                drawing.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await drawing
+                above.restore()
         # Once the model is loaded: what exists now lives as long as the daemon.
         garbage_collector.freeze_heap()
         seconds = time.monotonic() - began
+        names = ", ".join([model.name for model in parts.models])
         _log.info(
             "serving %s at %s, ready after %.2f s",
-            parts.ready_message.model,
+            names,
             parts.listening.url,
             seconds,
         )
@@ -135,7 +146,7 @@ class Daemon:
         # Before the observers, which may be slow: `systemctl start` waits for this.
         parts.notifier.ready()
         await asyncio.to_thread(huge_pages.use_huge_pages)
-        parts.plugged.started(version=__version__, model=parts.ready_message.model)
+        parts.models[0].plugged.started(version=__version__, model=parts.ready_message.model)
 
     async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
         """Drain requests, cut remaining ones, and stop the engines."""
@@ -143,32 +154,35 @@ class Daemon:
         seconds = parts.config.server.drain_seconds
         # First, because it extends the service manager's stop timeout to that of the drain.
         parts.notifier.stopping(seconds, failure)
-        parts.plugged.stopping(self._stop_reason)
+        parts.models[0].plugged.stopping(self._stop_reason)
         await parts.local_models.close()  # clients that follow pulls would hold up the drain
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
         if parts.listening.is_held:
             # Open connections still send requests, and requests that are held would never end.
-            parts.fleet.release_held()
+            self._fleets.release_held()
         else:
-            parts.fleet.drain()
+            self._fleets.drain()
         deadline = time.monotonic() + seconds
         if not await self._finished(serving, seconds):
-            _log.warning("drain timeout: cancelling %d sequences", parts.fleet.num_unfinished)
-            parts.fleet.fail_remaining()
+            _log.warning("drain timeout: cancelling %d sequences", self._fleets.num_unfinished)
+            self._fleets.fail_remaining()
             # Clients that do not read their last event must not delay the end.
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             parts.server.force_exit = True
         # Engines may persist their prefix caches in what remains of the drain's time.
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
-        await parts.fleet.stop(left)
+        await self._fleets.stop(left)
         await serving
-        await parts.guides.close()
+        for model in parts.models:
+            await model.guides.close()
         if parts.admin is not None:
-            parts.admin.watching.close()
+            for watching in parts.admin.watching:
+                watching.close()
         parts.progress.close()
         # After the engines, whose last reports settle what aborted requests cost (ADR 0048).
         parts.durable.close()
-        parts.plugged.close()
+        for model in parts.models:
+            model.plugged.close()
         _log.info("stopped")
 
     async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:
@@ -191,7 +205,7 @@ class Daemon:
         """
         if self.parts.listening.is_held:
             await self.parts.server.hand_over()
-        while self.parts.fleet.num_unfinished and not serving.done():
+        while self._fleets.num_unfinished and not serving.done():
             await asyncio.wait([serving], timeout=_POLL_SECONDS)
         self.parts.server.should_exit = True
         await asyncio.wait([serving])
@@ -211,7 +225,7 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("%s received again: stopping now", name)
             self._hurry.set()
-            self.parts.fleet.stop_saving()
+            self._fleets.stop_saving()
             return
         seconds = self.parts.config.server.drain_seconds
         _log.info("%s received: draining requests for at most %.0f s", name, seconds)
@@ -226,8 +240,9 @@ def run(config: Config, options: DaemonOptions) -> int:
         StartError: it cannot start.
     """
     try:
-        if not fetch_model(config):
-            return 0
+        for model in model_configs(config):
+            if not fetch_model(model.config):
+                return 0
     except HubError as error:
         raise StartError(str(error)) from error
     malloc_limits.limit_malloc()

@@ -207,4 +207,4 @@ class Fleet(Protocol):
 
     @property
     def condition(self) -> str:
-        """``ready``; or why requests are not served: ``paused``, ``unloaded``, ``not_ready``."""
+        """``ready``, ``asleep``, or why none is served: ``paused``, ``unloaded``, ``not_ready``."""

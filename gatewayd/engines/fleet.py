@@ -48,6 +48,7 @@ from gatewayd_engine.process.messages import (
 
 _STOPPING = "the daemon is stopping; try again later"
 _UNLOADED = "the model is unloaded; an operator has to load it"
+_BY_OPERATOR = "unloaded by an operator"
 _RELOAD_SECONDS = 30.0
 """Hint for retries while the model is unloaded: the real time is unknown."""
 # Interval of checks for remaining sequences, whose end has no event.
@@ -67,6 +68,7 @@ class EngineFleet:
         inspection: inspection of sequences and pages.
         operating: operator actions on requests and cached pages.
         pause: pause of admission.
+        demand: called when a request needs the engines of a fleet that sleeps; idempotent.
     """
 
     def __init__(
@@ -90,7 +92,8 @@ class EngineFleet:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self.pause = Pause()
-        self._is_draining = False
+        self.demand: Callable[[], None] = lambda: None
+        self._is_draining = self._is_asleep = False
         self._is_loaded = asyncio.Event()  # not unloaded by an operator
         self._is_loaded.set()
         self._was_ready = asyncio.Event()
@@ -101,8 +104,16 @@ class EngineFleet:
         for replica in self._replicas:
             replica.set_quotas(quotas)
 
-    def start(self) -> None:
-        """Start the engines in the background."""
+    def start(self, *, is_asleep: bool = False) -> None:
+        """Start the engines in the background.
+
+        Args:
+            is_asleep: whether they are loaded by the first request only; see ``sleep``.
+        """
+        if is_asleep:
+            self._is_asleep = True
+            for replica in self._replicas:
+                replica.start_unloaded()
         self._tasks = [
             asyncio.create_task(replica.run(), name=f"engine {replica.index}")
             for replica in self._replicas
@@ -122,7 +133,7 @@ class EngineFleet:
         # Raises the error of a supervisor that failed itself.
         for task in self._tasks:
             task.result()
-        reason = self._replicas[-1].detail
+        reason = self.failure
         # Requests that wait for the model continue, and are refused by `_check_open`.
         self._is_settled.set()
         self._dispatch.fail_all(EngineUnavailable(f"no engine serves: {reason}"))
@@ -158,6 +169,46 @@ class EngineFleet:
             replica.stop(save_seconds)
         await asyncio.gather(*self._tasks)
 
+    async def sleep(self) -> bool:
+        """Stop the engines to free their memory until ``wake``, unless there are requests.
+
+        Requests are accepted meanwhile: they wait, and ask for the model by ``demand``.
+
+        Returns:
+            Whether it sleeps; False if there were requests, or it is starting.
+        """
+        if self.is_busy or not self.is_resident:
+            return False
+        self._is_asleep = True
+        await asyncio.gather(*(replica.unload(0.0) for replica in self._replicas))
+        return True
+
+    def wake(self) -> None:
+        """Start the engines after ``sleep``; requests wait for them."""
+        self._is_asleep = False
+        for replica in self._replicas:
+            replica.load()
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether it has no engines until a request demands them."""
+        return self._is_asleep
+
+    @property
+    def is_resident(self) -> bool:
+        """Whether its engines are loaded and may be put to sleep."""
+        return not self._is_asleep and all(replica.can_serve for replica in self._replicas)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it has requests, or some wait for its model."""
+        return bool(self.num_unfinished or self.backlog.num_requests)
+
+    @property
+    def failure(self) -> str:
+        """Reason of the last replica's failure."""
+        return self._replicas[-1].detail
+
     async def unload(self, seconds: float) -> None:
         """Stop the engines and refuse requests until ``load``; frees the engines' memory.
 
@@ -180,7 +231,7 @@ class EngineFleet:
                 return  # it was loaded again
         self._dispatch.fail_all(error)
         left = max(0.0, deadline - time.monotonic())
-        await asyncio.gather(*(replica.unload(left) for replica in self._replicas))
+        await asyncio.gather(*(replica.unload(left, _BY_OPERATOR) for replica in self._replicas))
 
     def load(self) -> None:
         """Start unloaded engines again; from now on requests wait for them."""
@@ -188,6 +239,9 @@ class EngineFleet:
         # Until the model is known, requests wait in `wait_model`; later they wait for an engine.
         if self.model is None and not self._is_draining:
             self._is_settled.clear()
+        if self._is_asleep:
+            self.demand()
+            return
         for replica in self._replicas:
             replica.load()
 
@@ -217,6 +271,8 @@ class EngineFleet:
         # Before `dispatch`, which removes a job that is too large for a frame.
         self.backlog.add(job)
         self._dispatch.dispatch(job)
+        if self._is_asleep:
+            self.demand()
         return JobHandle(self._dispatch, job)
 
     def _check_admission(
@@ -237,11 +293,13 @@ class EngineFleet:
             raise ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
         self.pause.check()
         if all(replica.is_over for replica in self._replicas):
-            raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
+            raise EngineUnavailable(f"no engine serves: {self.failure}")
 
     async def wait_model(self) -> None:
         """See ``api.Fleet``."""
         with self.backlog.counted_wait():
+            if self._is_asleep:
+                self.demand()
             await self._is_settled.wait()
         # Settled also means that the fleet drains, is unloaded or has failed.
         self._check_open()
@@ -270,7 +328,7 @@ class EngineFleet:
     @property
     def is_ready(self) -> bool:
         """See ``api.Fleet``."""
-        return self.condition == "ready"
+        return self.condition in ("ready", "asleep")
 
     @property
     def condition(self) -> str:
@@ -279,6 +337,8 @@ class EngineFleet:
             return "not_ready"
         if not self._is_loaded.is_set():
             return "unloaded"
+        if self._is_asleep:
+            return "paused" if self.pause.is_on else "asleep"
         if not any(replica.is_responsive for replica in self._replicas):
             return "not_ready"
         return "paused" if self.pause.is_on else "ready"

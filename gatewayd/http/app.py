@@ -79,7 +79,7 @@ def build_app(services: Services) -> App:
     guard = AuthenticationMiddleware(
         gate,
         KeyCheck(services.api_key, directory),
-        Rights(router.routes, services.models),
+        Rights(router.routes, services.catalogue),
         only_local_hosts=services.only_local_hosts,
     )
     return with_cors(

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from gatewayd.catalogue.target import Target
 from gatewayd.http.asgi import Receive, Scope, Send, encode_json, send_body, send_json
 from gatewayd.http.server.authentication import wants_details
 from gatewayd.http.services import Services
@@ -33,34 +34,38 @@ class ReadyRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; with details for ``?verbose=1``, which requires authorization."""
-        fleet = self._services.fleet
-        is_ready = fleet.is_ready
-        answer: dict[str, Any] = {"status": fleet.condition}
+        catalogue = self._services.catalogue
+        answer: dict[str, Any] = {"status": catalogue.condition}
         if wants_details(scope):
-            answer.update(self._details())
-        await send_json(send, answer, status=200 if is_ready else 503)
+            answer["version"] = self._services.version
+            answer.update(_details(catalogue.default))
+            if len(catalogue.targets) > 1:
+                answer["models"] = [
+                    {"status": target.fleet.condition, **_details(target)}
+                    for target in catalogue.targets
+                ]
+        await send_json(send, answer, status=200 if catalogue.is_ready else 503)
 
-    def _details(self) -> dict[str, Any]:
-        services = self._services
-        model = services.fleet.model
-        return {
-            "version": services.version,
-            "model": services.models[0],
-            "max_model_len": None if model is None else model.max_model_len,
-            "replicas": [
-                {
-                    "index": replica.index,
-                    "state": replica.state.value,
-                    "pid": replica.pid,
-                    "uptime_seconds": round(replica.uptime_seconds, 3),
-                    "restarts": replica.restarts,
-                    "detail": replica.detail,
-                    "num_running": replica.stats.num_running,
-                    "num_waiting": replica.stats.num_waiting,
-                }
-                for replica in services.fleet.status()
-            ],
-        }
+
+def _details(target: Target) -> dict[str, Any]:
+    model = target.fleet.model
+    return {
+        "model": target.name,
+        "max_model_len": None if model is None else model.max_model_len,
+        "replicas": [
+            {
+                "index": replica.index,
+                "state": replica.state.value,
+                "pid": replica.pid,
+                "uptime_seconds": round(replica.uptime_seconds, 3),
+                "restarts": replica.restarts,
+                "detail": replica.detail,
+                "num_running": replica.stats.num_running,
+                "num_waiting": replica.stats.num_waiting,
+            }
+            for replica in target.fleet.status()
+        ],
+    }
 
 
 class Version:
@@ -82,12 +87,12 @@ class MetricsPage:
     label = "/metrics"
 
     def __init__(self, services: Services) -> None:
-        self._fleet = services.fleet
+        self._catalogue = services.catalogue
         self._registry = services.metrics.registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the metrics, after the engines have reported their resource usage."""
-        await self._fleet.refresh_stats()
+        await asyncio.gather(*[one.fleet.refresh_stats() for one in self._catalogue.targets])
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
         await send_body(send, generate_latest(self._registry), headers=headers)
 

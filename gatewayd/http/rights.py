@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from starlette.routing import BaseRoute, Route
 
+from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.errors import NotFound, PermissionDenied
 from gatewayd.tenants.principal import (
     BATCHES,
@@ -73,11 +74,11 @@ class Rights:
 
     Args:
         routes: all routes; those of protocols require the right to use a model.
-        models: names of the served models.
+        catalogue: the served models.
     """
 
-    def __init__(self, routes: Iterable[BaseRoute], models: Sequence[str]) -> None:
-        self._models = models
+    def __init__(self, routes: Iterable[BaseRoute], catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
         self._fixed: dict[str, str] = {}
         self._patterns: list[tuple[Route, str]] = []
         for route in routes:
@@ -110,6 +111,6 @@ class Rights:
         if right == EVERYTHING:
             raise PermissionDenied("this path is for the operator only")
         principal.check(right)
-        if right == INFER and not principal.visible(self._models):
+        if right == INFER and not principal.visible(self._catalogue.names):
             # The path concerns a model that this key may not use.
-            principal.check_use(self._models[0])
+            principal.check_use(self._catalogue.names[0])

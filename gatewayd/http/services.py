@@ -1,4 +1,4 @@
-"""Dependencies of the HTTP routes: engines, tokenizer, model names and limits."""
+"""Dependencies of the HTTP routes: the targets of requests, and what all of them share."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from starlette.routing import Route
 
+from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.target import Target
 from gatewayd.engines.api import Fleet
-from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.errors import (
     EngineUnavailable,
     InvalidRequest,
-    ModelNotFound,
     NotAdmitted,
     QueueFull,
     StrategyUnavailable,
@@ -26,9 +27,8 @@ from gatewayd.fairness.fair_queue import QueueStats, current_tenant
 from gatewayd.http.asgi import App
 from gatewayd.http.openai.structured_output import OutputConstraint
 from gatewayd.hub.local_models import LocalModels
-from gatewayd.metrics.registry import Metrics
-from gatewayd.pipeline.generation import Generation, Pipeline
-from gatewayd.pipeline.live_requests import LiveRequests
+from gatewayd.metrics.registry import GatewayMetrics
+from gatewayd.pipeline.generation import Pipeline
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import current_principal
@@ -37,7 +37,6 @@ from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.messages import ModelInfo
-from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy
 
@@ -88,14 +87,13 @@ class StoredResources(Protocol):
         """Set the app for the daemon's internal requests, which need no key."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Services:
-    """Dependencies of the routes.
+    """Dependencies of the routes, for requests to one target; ``serving`` selects another.
 
     Attributes:
-        fleet: the engines.
-        text: tokenizer and chat template of the served model.
-        models: names that requests may use; the first is the model's own.
+        target: the model that serves the request; at first the catalogue's default.
+        catalogue: all targets.
         metrics: served at ``/metrics``.
         version: of the daemon.
         api_key: required of every request except health checks; None for no authentication.
@@ -103,45 +101,72 @@ class Services:
         only_local_hosts: refuse host headers with names that may be public, against DNS rebinding.
         limits: of a request.
         observers: plugins notified of requests.
-        live: requests in flight at the engines.
-        parsers: reasoning and tool-call parsers of the model's output.
         protocols: plugins that serve other APIs, by name.
         durable: persistent resources; None without a store.
         local_models: models of this machine.
-        guides: checks grammars; None leaves that to the engines.
-        detector: returns the detector of the current watermark; None without a watermark.
         clock: seconds; monotonic.
         created: Unix time ``created`` of model objects.
     """
 
-    fleet: Fleet
-    text: TextModel
-    models: tuple[str, ...]
-    metrics: Metrics
+    target: Target
+    catalogue: Catalogue
+    metrics: GatewayMetrics
     version: str
     api_key: str | None = None
     allowed_origins: tuple[str, ...] = ()
     only_local_hosts: bool = False
     limits: RequestLimits = RequestLimits()
     observers: Observers = field(default_factory=Observers)
-    live: LiveRequests[Generation] = field(default_factory=LiveRequests)
-    parsers: ModelParsers = field(default_factory=ModelParsers)
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
     durable: StoredResources | None = None
-    detector: Callable[[], Detector | None] = lambda: None
     local_models: LocalModels = field(default_factory=LocalModels)
-    guides: GuideChecks | None = None
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
+    _views: WeakKeyDictionary[Target, Services] = field(default_factory=WeakKeyDictionary)
+
+    def serving(self, name: str | None) -> Services:
+        """Return the services of the model that a request names; of the default without a name.
+
+        Raises:
+            ModelNotFound: it is not served.
+            PermissionDenied: the key of the current request may not use it.
+        """
+        target = self.catalogue.default if name is None else self.catalogue.find(name)
+        current_principal().check_use(target.name if name is None else name)
+        return self.of(target)
+
+    def of(self, target: Target) -> Services:
+        """Return the services of a target."""
+        if target is self.target:
+            return self
+        view = self._views.get(target)
+        if view is None:
+            view = self._views[target] = replace(self, target=target)
+        return view
 
     @property
+    def fleet(self) -> Fleet:
+        """Engines of the model."""
+        return self.target.fleet
+
+    @property
+    def text(self) -> TextModel:
+        """Tokenizer and chat template of the model."""
+        return self.target.text
+
+    @property
+    def parsers(self) -> ModelParsers:
+        """Reasoning and tool-call parsers of the model's output."""
+        return self.target.parsers
+
+    @cached_property
     def pipeline(self) -> Pipeline:
-        """Pipeline that starts requests."""
+        """Pipeline that starts requests to the model."""
         return Pipeline(
-            fleet=self.fleet,
-            metrics=self.metrics,
+            fleet=self.target.fleet,
+            metrics=self.target.metrics,
             observers=self.observers,
-            live=self.live,
+            live=self.target.live,
             clock=self.clock,
         )
 
@@ -152,16 +177,17 @@ class Services:
             QueueFull: too many requests are already waiting.
             EngineUnavailable: no engine is available, or loading takes too long.
         """
-        if self.fleet.model is None:
+        fleet = self.target.fleet
+        if fleet.model is None:
             try:
                 # After the timeout there is no model, which is refused below.
                 with TimedSpan(WAITED_ENGINE), contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.limits.load_seconds):
-                        await self.fleet.wait_model()
+                        await fleet.wait_model()
             except QueueFull as error:
-                self.metrics.rejected(by_tokens=error.by_tokens)
+                self.target.metrics.rejected(by_tokens=error.by_tokens)
                 raise
-        model = self.fleet.model
+        model = fleet.model
         if model is None:
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=5)
         return model
@@ -174,11 +200,12 @@ class Services:
             StrategyUnavailable: no guide plugin can check it.
             NotAdmitted: it cannot be checked now.
         """
-        if constraint is None or self.guides is None:
+        guides = self.target.guides
+        if constraint is None or guides is None:
             return None if constraint is None else constraint.spec
         # The cache of results is by tenant; the queue is by address where there are no keys.
-        check = partial(self.guides.check, tenant=current_principal().tenant, turn=current_tenant())
-        with TimedSpan(GRAMMAR, self.guides.strategy):
+        check = partial(guides.check, tenant=current_principal().tenant, turn=current_tenant())
+        with TimedSpan(GRAMMAR, guides.strategy):
             try:
                 return await check(constraint.spec, constraint.param)
             except InvalidRequest as refused:
@@ -186,27 +213,6 @@ class Services:
                 if constraint.parts is not None and refused.code == "invalid_grammar":
                     await _find_fault(check, constraint.parts())
                 raise
-
-    def check_model(self, name: str | None) -> str:
-        """Check a model name and return it; the first served name if the request has none.
-
-        Raises:
-            ModelNotFound: it is not served.
-            PermissionDenied: the key of the current request may not use it.
-        """
-        if name is None:
-            name = self.models[0]
-        elif name not in self.models:
-            raise not_served(name, self.models)
-        current_principal().check_use(name)
-        return name
-
-
-def not_served(name: str, served: Sequence[str]) -> ModelNotFound:
-    """Return the error for a model name that is not served."""
-    return ModelNotFound(
-        f"the model {name[:256]!r} does not exist; served: {', '.join(served)}", param="model"
-    )
 
 
 async def _find_fault(

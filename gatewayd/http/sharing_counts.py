@@ -15,24 +15,29 @@ def sharing_collector(
     services: Services, bodies: BodyBudget, gate: RequestGate
 ) -> SharingCollector:
     """Create the collector of the gateway's queues, bodies and refusals."""
-    durable, guides = services.durable, services.guides
+    durable, targets = services.durable, services.catalogue
 
     def queues() -> dict[str, QueueStats]:
         found = {
-            **services.text.tokenizer.queues,
             "parsing": body_threads.threads.stats,
             "large_answers": large_answers.threads.stats,
         }
-        if guides is not None:
-            found["grammars"] = guides.queue.stats
+        for target in targets.targets:
+            # The default's first: the others' queues carry the name of their model.
+            suffix = "" if target is targets.default else f":{target.name}"
+            own = dict(target.text.tokenizer.queues)
+            if target.guides is not None:
+                own["grammars"] = target.guides.queue.stats
+            found.update({name + suffix: stats for name, stats in own.items()})
         if durable is not None:
             found.update(durable.queues)
         return found
 
     def refusals() -> dict[str, int]:
         found = {"bodies": bodies.num_refused, "requests": gate.num_refused}
-        if guides is not None:
-            found["lost_checkers"] = guides.losses.num_refused
+        checks = [one.guides for one in targets.targets if one.guides is not None]
+        if checks:
+            found["lost_checkers"] = sum([one.losses.num_refused for one in checks])
         if durable is not None:
             found.update(durable.refusals)
         return found

@@ -24,14 +24,15 @@ class LocalModels:
     """The store of a daemon; called from the event loop only.
 
     Args:
-        served: folder or GGUF file that is being served, which no process deletes while this
-            object lives; None for no model of the store.
+        served: folders and GGUF files that are being served, which no process deletes while
+            this object lives.
         pulls: runs pulls.
     """
 
-    def __init__(self, served: Path | None = None, pulls: ModelPulls | None = None) -> None:
-        if served is not None and (descriptor := hold_served(served)) is not None:
-            weakref.finalize(self, os.close, descriptor)
+    def __init__(self, served: Sequence[Path] = (), pulls: ModelPulls | None = None) -> None:
+        for path in served:
+            if (descriptor := hold_served(path)) is not None:
+                weakref.finalize(self, os.close, descriptor)
         self._pulls = ModelPulls() if pulls is None else pulls
         self._deleting = asyncio.Lock()
 

@@ -58,9 +58,12 @@ def _judge(
 
 
 class SloCollector(Collector):
-    """Prometheus collector of SLO attainment by class and SLO, with burn rates by window."""
+    """Prometheus collector of a model's SLO attainment by class, with burn rates by window."""
 
-    def __init__(self, table: SloTable, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, table: SloTable, model_name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._model_name = model_name
         self._clock = clock
         self._windows: dict[tuple[Priority, str], SloWindows] = {}
         self.set_targets(table)
@@ -85,7 +88,7 @@ class SloCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        labels = ["class", "slo"]
+        model, labels = self._model_name, ["model_name", "class", "slo"]
         good = CounterMetricFamily(
             "gatewayd_slo_good", "Requests that met the SLO of their class.", labels=labels
         )
@@ -103,18 +106,18 @@ class SloCollector(Collector):
         objective = GaugeMetricFamily(
             "gatewayd_slo_objective",
             "Share of requests that must meet each SLO of the class.",
-            labels=["class"],
+            labels=["model_name", "class"],
         )
         for (priority, slo), windows in self._windows.items():
             targets, name = self._targets[priority], priority.name.lower()
-            good.add_metric([name, slo], windows.good)
-            bad.add_metric([name, slo], windows.bad)
+            good.add_metric([model, name, slo], windows.good)
+            bad.add_metric([model, name, slo], windows.bad)
             if slo != ALL:
-                target.add_metric([name, slo], getattr(targets, f"{slo}_ms") / 1000)
+                target.add_metric([model, name, slo], getattr(targets, f"{slo}_ms") / 1000)
             for window, seconds in WINDOWS.items():
                 # The objective is below 1 by its bounds, so there is always an error budget.
                 rate = windows.bad_ratio(seconds) / (1 - targets.objective)
-                burn.add_metric([name, slo, window], rate)
+                burn.add_metric([model, name, slo, window], rate)
         for priority, targets in self._targets.items():
-            objective.add_metric([priority.name.lower()], targets.objective)
+            objective.add_metric([model, priority.name.lower()], targets.objective)
         yield from (good, bad, burn, target, objective)

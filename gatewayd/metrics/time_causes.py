@@ -17,9 +17,10 @@ _FOLD_AT = 64
 
 
 class CauseCollector(Collector):
-    """Prometheus collector that sums latency records by priority class and cause."""
+    """Prometheus collector that sums a model's latency records by priority class and cause."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
         self._waiting: list[LatencyRecord] = []
         self._seconds = {priority: defaultdict[str, float](float) for priority in Priority}
         self._adders = {int(priority): _adder(spent) for priority, spent in self._seconds.items()}
@@ -41,11 +42,11 @@ class CauseCollector(Collector):
         family = CounterMetricFamily(
             "gatewayd_request_cause_seconds",
             "Latency of finished requests in seconds, by cause.",
-            labels=["class", "cause"],
+            labels=["model_name", "class", "cause"],
         )
         for priority, spent in self._seconds.items():
             for cause in CAUSES:
-                family.add_metric([priority.name.lower(), cause], spent[cause])
+                family.add_metric([self._model_name, priority.name.lower(), cause], spent[cause])
         yield family
 
 

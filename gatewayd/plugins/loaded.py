@@ -80,8 +80,16 @@ class LoadedPlugins:
     resources: GatewayResources
 
     @classmethod
-    def load(cls, config: Config, *, model: str, chat_template: str = "") -> LoadedPlugins:
+    def load(
+        cls, config: Config, *, model: str, chat_template: str = "", is_first: bool = True
+    ) -> LoadedPlugins:
         """Load and open the configured plugins, and parsers that suit the chat template.
+
+        Args:
+            config: of a model.
+            model: its name.
+            chat_template: its source.
+            is_first: whether to load protocols and observers, which all models share.
 
         Raises:
             PluginError: a strategy cannot be loaded, or refuses its settings.
@@ -104,8 +112,11 @@ class LoadedPlugins:
             protocols=tuple(
                 (name, host.strategy(Kind.PROTOCOL, name, settings))
                 for name, settings in chosen_strategies.chosen_in(config.protocol)
+                if is_first
             ),
-            observers=observers_of(host, config, plugin_times, watchdog),
+            observers=observers_of(host, config, plugin_times, watchdog)
+            if is_first
+            else Observers(),
             parsers=load_parsers(config, host, resources, plugin_times, watchdog),
             plugin_times=plugin_times,
             watchdog=watchdog,

@@ -22,7 +22,8 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
         version: version of gatewayd.
         pid: process id of the daemon.
         url: base URL for clients.
-        model: name of the model for clients.
+        model: name of the model for clients that this snapshot is about.
+        models: names of all models.
         state: ``starting``, ``ready``, ``paused`` (admission), ``unloaded``, ``draining`` or
             ``failed``.
         uptime_seconds: since it began to listen.
@@ -33,6 +34,7 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     url: str
     model: str
+    models: list[str] = []
     state: str
     uptime_seconds: float
     troubles: list[str]

@@ -30,13 +30,13 @@ from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Services
-from gatewayd.metrics.registry import Metrics
 from gatewayd.runtime import garbage_collector
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
 from gatewayd_engine.process import huge_pages
 from gatewayd_engine.process.messages import ModelInfo
+from tests.gatewayd.one_model import one_model
 
 FIRST_TOKEN, NUM_TOKENS = 300, 3000
 MODEL = ModelInfo("Fake", 1, "float32", "cpu", 4096, 2048, [0], 4096, 16, 256, 2048)
@@ -177,14 +177,9 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
 def services(durable: PersistentResources | None = None) -> Services:
     """What the daemon's app is given, with the fake fleet."""
     fleet = FreeFleet()
-    metrics = Metrics(fleet, "nano", version="bench", max_model_len=MODEL.max_model_len)
-    return Services(
-        fleet=fleet,
-        text=TextModel.from_folder(folder()),
-        models=("nano",),
-        metrics=metrics,
-        version="bench",
-        durable=durable,
+    text = TextModel.from_folder(folder())
+    return one_model(
+        fleet, text, version="bench", max_model_len=MODEL.max_model_len, durable=durable
     )
 
 

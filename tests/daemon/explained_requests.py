@@ -24,13 +24,12 @@ from gatewayd.engines.replicas import launch
 from gatewayd.engines.replicas.setup import Launch
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
-from gatewayd.http.services import Services
-from gatewayd.metrics.registry import Metrics
 from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd.tracing.recent import RecentLatencyRecords
+from tests.gatewayd.one_model import one_model
 
 PLUGIN = """
 import os
@@ -225,12 +224,10 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[Subject]:
     guides = GuideChecks(lambda: config.guide, str(launch.model_folder(config)), fleet)
     subject = Subject(lambda *_: asyncio.sleep(0), recent, flag)
     subject.app = build_app(
-        Services(
-            fleet=fleet,
-            text=text,
-            models=("nano",),
-            metrics=Metrics(fleet, "nano", version="1", max_model_len=2048, recent=recent),
-            version="1",
+        one_model(
+            fleet,
+            text,
+            recent=recent,
             guides=guides,
             parsers=plugged.parsers,
             observers=Observers(admitted=lambda _: subject.observe()),

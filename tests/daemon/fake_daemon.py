@@ -18,7 +18,7 @@ from gatewayd.cli.lazy import gc_paused
 with gc_paused():
     import gatewayd.engines.replicas.engine_process as starting
     from gatewayd.config.load import load
-    from gatewayd.daemon.parts import DaemonOptions, StartError
+    from gatewayd.daemon.options import DaemonOptions, StartError
     from gatewayd.daemon.resources import PersistentResources
     from gatewayd.daemon.run import run
     from gatewayd.tracing import logs

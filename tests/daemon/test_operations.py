@@ -225,8 +225,13 @@ def test_admission_promises_and_pages(nano: Any) -> None:
         "objective": 0.99,
     }
     metrics = httpx.get(f"{nano.url}/metrics").text
-    assert 'gatewayd_slo_target_seconds{class="realtime",slo="ttft"} 0.123' in metrics
-    assert 'gatewayd_slo_target_seconds{class="realtime",slo="e2e"} 9.0' in metrics
+    assert (
+        'gatewayd_slo_target_seconds{class="realtime",model_name="nano",slo="ttft"} 0.123'
+        in metrics
+    )
+    assert (
+        'gatewayd_slo_target_seconds{class="realtime",model_name="nano",slo="e2e"} 9.0' in metrics
+    )
     with pytest.raises(AdminError, match="there is no class 'interactive'; there is realtime"):
         act(nano, "PATCH", "/slo", {"interactive": {"ttft_ms": 1}})
     with pytest.raises(AdminError, match=r"\[slo\]"):

@@ -114,7 +114,7 @@ def check(found: Snapshot) -> None:
     state = f'gatewayd_replica_state{{engine="0",model_name="nano",state="{engine.state}"}}'
     assert found.samples[state] == 1
     for promise in found.slo:
-        labels = f'{{class="{promise.priority}",slo="{promise.slo}"}}'
+        labels = f'{{class="{promise.priority}",model_name="nano",slo="{promise.slo}"}}'
         assert found.samples[f"gatewayd_slo_good_total{labels}"] == promise.good
         assert found.samples[f"gatewayd_slo_bad_total{labels}"] == promise.bad
     for row in found.strategies:

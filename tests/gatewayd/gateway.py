@@ -17,9 +17,8 @@ from gatewayd.daemon.resources import PersistentResources
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
-from gatewayd.http.services import RequestLimits, Services
+from gatewayd.http.services import RequestLimits
 from gatewayd.hub.local_models import LocalModels
-from gatewayd.metrics.registry import Metrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
@@ -31,6 +30,7 @@ from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from gatewayd_hooks.protocols import ProtocolStrategy
 from tests.gatewayd.fake_fleet import FakeFleet
+from tests.gatewayd.one_model import one_model
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "nano", "prompt": "hi"}
@@ -95,17 +95,12 @@ async def running(
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
     control = FakeControl()
-    metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048, control=control)
-    if durable is not None:
-        metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
-        metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-        metrics.registry.register(ReloadCollector(Counter(applied=0, refused=0)))
-    services = Services(
-        fleet=fleet,
-        text=text,
-        models=("nano", "gpt-test"),
-        metrics=metrics,
+    services = one_model(
+        fleet,
+        text,
+        names=("nano", "gpt-test"),
         version="9.9",
+        control=control,
         api_key=api_key,
         allowed_origins=allowed_origins,
         only_local_hosts=only_local_hosts,
@@ -117,6 +112,11 @@ async def running(
         protocols=protocols,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
+    metrics = services.metrics
+    if durable is not None:
+        metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
+        metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
+        metrics.registry.register(ReloadCollector(Counter(applied=0, refused=0)))
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     config = server_config(build_app(services), metrics.answered, edge or EdgeLimits(), loop="none")

@@ -16,7 +16,7 @@ import pytest
 from starlette.routing import Route, Router
 
 from gatewayd.config.tables import Config
-from gatewayd.daemon.parts import DaemonOptions
+from gatewayd.daemon.options import DaemonOptions
 from gatewayd.daemon.run import Daemon
 from gatewayd.errors import PermissionDenied
 from gatewayd.http.rights import Rights

@@ -16,8 +16,8 @@ def folder(name: str = "nano") -> Path:
     """Return the folder of an embedded model, in the layout of a Hugging Face checkpoint.
 
     Raises:
-        KeyError: no model of that name is embedded.
+        ValueError: no model of that name is embedded.
     """
     if name not in names():
-        raise KeyError(f"no embedded model is called {name!r}; there are {', '.join(names())}")
+        raise ValueError(f"no embedded model is called {name!r}; there are {', '.join(names())}")
     return _MODELS / name

@@ -15,6 +15,9 @@ from gatewayd.config.tables import Config
 
 _log = logging.getLogger(__name__)
 
+_OF_MODELS = "models."
+"""Begins the sections of models in the store, such as ``models.small:scheduler``."""
+
 
 class Overrides:
     """Runtime changes of one daemon.
@@ -23,6 +26,7 @@ class Overrides:
         changes: the last of each section, from the store.
         write: writes a row without waiting.
         now: Unix time.
+        prefix: of the sections of one model in the store; empty for those of ``[model]``.
 
     Attributes:
         file: the configuration file's content.
@@ -33,8 +37,17 @@ class Overrides:
         changes: list[OverrideRecord],
         write: Callable[[Callable[[Connection], object]], None],
         now: Callable[[], float],
+        prefix: str = "",
     ) -> None:
-        self._changes = {change.section: change for change in changes}
+        self._all = changes
+        self._prefix = prefix
+        self._changes = {
+            change.section.removeprefix(prefix): change._replace(
+                section=change.section.removeprefix(prefix)
+            )
+            for change in changes
+            if change.section.startswith(prefix or _OF_MODELS) is bool(prefix)
+        }
         self._write = write
         self._now = now
         self.file: Config | None = None
@@ -86,7 +99,12 @@ class Overrides:
             value = base
         change = OverrideRecord(int(self._now()), who, section, value, base)
         self._changes[section] = change
-        self._write(lambda connection: records.add(connection, change))
+        row = change._replace(section=self._prefix + section)
+        self._write(lambda connection: records.add(connection, row))
+
+    def of_model(self, name: str) -> Overrides:
+        """The runtime changes of one model of the catalogue."""
+        return Overrides(self._all, self._write, self._now, f"{_OF_MODELS}{name}:")
 
     def clear(self) -> None:
         """Discard the overrides, so that the file applies until the next change."""

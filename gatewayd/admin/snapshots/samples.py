@@ -23,11 +23,12 @@ class Collected:
     Attributes:
         at, unix: time of the collection, by ``time.monotonic`` and Unix time.
         samples: values by sample key, as in the exposition format. Without buckets of histograms,
-            and without NaN and infinity, which JSON cannot represent.
+            of other models, and without NaN and infinity, which JSON cannot represent.
         fault: why a collector's metrics are missing, in a sentence; empty if none are.
     """
 
-    def __init__(self, metrics: Iterable[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric], model: str) -> None:
+        self._model = model
         self.at = time.monotonic()
         self.unix = time.time()
         self.samples: dict[str, float] = {}
@@ -45,6 +46,8 @@ class Collected:
         if metric.type in ("histogram", "gaugehistogram"):
             samples = [sample for sample in samples if not sample.name.endswith("_bucket")]
         for sample in samples:
+            if sample.labels.get("model_name", self._model) != self._model:
+                continue
             self._by_name.setdefault(sample.name, []).append(sample)
             if math.isfinite(sample.value):
                 self.samples[key_of(sample)] = float(sample.value)

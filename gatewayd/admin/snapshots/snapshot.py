@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -42,6 +42,7 @@ class Sources:
     Attributes:
         url: base URL for clients.
         model: name of the model for clients.
+        models: names of all models.
         fleet: the engines.
         control: strategies and limits.
         registry: metrics of ``/metrics``.
@@ -54,6 +55,7 @@ class Sources:
 
     url: str
     model: str
+    models: Sequence[str]
     fleet: EngineFleet
     control: Control
     registry: CollectorRegistry
@@ -136,7 +138,7 @@ class Snapshots:
         """The last collection, or a new one if a waiting caller wants a more recent one."""
         age, self._samples_age = self._samples_age, math.inf
         if self._collected is None or now - self._collected.at >= age:
-            self._collected = Collected(self._sources.registry.collect())
+            self._collected = Collected(self._sources.registry.collect(), self._sources.model)
         return self._collected
 
     def _daemon(self, now: float, fault: str) -> DaemonView:
@@ -146,6 +148,7 @@ class Snapshots:
             pid=os.getpid(),
             url=sources.url,
             model=sources.model,
+            models=list(sources.models),
             state=state_of(
                 fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
             ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from gatewayd.daemon.systemd import watchdog
@@ -39,22 +39,19 @@ class ServiceNotifier:
     """Reports the daemon's state to the service manager; called from the event loop only.
 
     Args:
-        model: name of the model.
-        fleet: the engines.
+        models: names of the models, with their engines.
         progress: liveness checks.
         environ: the environment; None for the process's own.
     """
 
     def __init__(
         self,
-        model: str,
-        fleet: Fleet,
+        models: Sequence[tuple[str, Fleet]],
         progress: LivenessProgress,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ
-        self._model = model
-        self._fleet = fleet
+        self._models = models
         self._progress = progress
         self._is_asked = bool(environ.get("NOTIFY_SOCKET"))
         self._feeding = watchdog.interval(environ)
@@ -139,20 +136,29 @@ class ServiceNotifier:
             notify("\n".join(lines))
 
     def _sentence(self) -> str:
-        replicas = self._fleet.status()
-        running = sum(one.stats.num_running for one in replicas)
-        waiting = sum(one.stats.num_waiting for one in replicas) + self._fleet.num_pending
-        away = [one for one in replicas if one.state is not ReplicaState.READY]
-        troubles = [f"engine {one.index} {one.state.value}: {one.detail}" for one in away]
+        running = waiting = 0
+        troubles: list[str] = []
+        for name, fleet in self._models:
+            replicas = fleet.status()
+            running += sum([one.stats.num_running for one in replicas])
+            waiting += sum([one.stats.num_waiting for one in replicas]) + fleet.num_pending
+            # The name tells engines apart only where there are several models.
+            engine = "engine" if len(self._models) == 1 else f"{name} engine"
+            troubles += [
+                f"{engine} {one.index} {one.state.value}: {one.detail}"
+                for one in replicas
+                if one.state is not ReplicaState.READY
+            ]
+        names = ", ".join([name for name, _ in self._models])
         if self._phase is _Phase.STOPPING:
             return self._failure or f"finishing {running + waiting} requests"
         if self._phase is _Phase.LOADING:
-            return f"loading {self._model}; {'; '.join(troubles)}"
-        shown = "; ".join(
-            [f"serving {self._model}, {running} running, {waiting} waiting", *troubles]
-        )
-        if self._fleet.condition == "paused":
-            shown += "; admission paused by an operator"
+            return f"loading {names}; {'; '.join(troubles)}"
+        shown = "; ".join([f"serving {names}, {running} running, {waiting} waiting", *troubles])
+        paused = [name for name, fleet in self._models if fleet.condition == "paused"]
+        if paused:
+            of = "" if len(self._models) == 1 else f" of {', '.join(paused)}"
+            shown += f"; admission{of} paused by an operator"
         if self._trouble:
             shown += f"; {self._trouble}"
         return shown + self._note

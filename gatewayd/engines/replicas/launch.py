@@ -28,6 +28,9 @@ from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers import children
 
+EMBEDDED = "embedded:"
+"""Prefix of paths that name an embedded model."""
+
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
 
 # glibc reads its settings before any of our code runs. By default it returns the activations of
@@ -63,10 +66,13 @@ def model_source(config: Config) -> Path:
     """Absolute path of the served checkpoint or GGUF file.
 
     Raises:
-        ValueError: it is a model of the Hub that is not in the store.
+        ValueError: it is a model of the Hub that is not in the store, or no embedded model.
     """
-    if config.model.path is None:
+    path = config.model.path
+    if path is None:
         return embedded.folder()
+    if path.startswith(EMBEDDED):
+        return embedded.folder(path.removeprefix(EMBEDDED))
     if is_reference(config.model.path):
         return stored_path(config.model.path)
     return Path(config.model.path).expanduser().absolute()

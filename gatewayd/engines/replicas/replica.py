@@ -54,6 +54,7 @@ from gatewayd_hooks.execution import EngineCommand
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
+_ASLEEP = "asleep: the next request loads it"
 
 
 class Replica:
@@ -81,7 +82,7 @@ class Replica:
         self._is_unloading = False  # stays set if one is wanted again before it has ended
         self._wanted_changed = asyncio.Event()  # the wanted state has changed
         self._is_gone = asyncio.Event()  # unloaded, and its memory is freed
-        self._save_seconds = 0.0
+        self._save_seconds, self._why_unloaded = 0.0, _ASLEEP
 
     @property
     def can_serve(self) -> bool:
@@ -203,15 +204,16 @@ class Replica:
         self._wanted_changed.set()
         self._report_loss("stopped")
 
-    async def unload(self, save_seconds: float) -> None:
+    async def unload(self, save_seconds: float, why: str = _ASLEEP) -> None:
         """Stop the engine until ``load``; returns when its memory is free.
 
         Args:
             save_seconds: time to persist its prefix cache.
+            why: shown while it is unloaded.
         """
         if not self._is_wanted or self.is_over:
             return
-        self._save_seconds = save_seconds
+        self._save_seconds, self._why_unloaded = save_seconds, why
         self._is_wanted, self._is_unloading = False, True
         self._is_gone.clear()
         self._wanted_changed.set()
@@ -221,6 +223,11 @@ class Replica:
             self.state, self.detail = ReplicaState.UNLOADED, "stopping its engine"
         await self._is_gone.wait()
 
+    def start_unloaded(self) -> None:
+        """Begin without an engine, until ``load``; called before ``run``."""
+        self._is_wanted, self._is_unloading = False, True
+        self._why_unloaded = _ASLEEP
+
     def load(self) -> None:
         """Start the engine again after ``unload``."""
         if not self._is_wanted:
@@ -229,7 +236,7 @@ class Replica:
 
     async def _stay_unloaded(self) -> None:
         """Stay without an engine until ``load`` or ``stop``."""
-        self.state, self.detail = ReplicaState.UNLOADED, "unloaded by an operator"
+        self.state, self.detail = ReplicaState.UNLOADED, self._why_unloaded
         self.stats = EngineStats()
         self._is_gone.set()
         while not (self._is_wanted or self._is_stopping):

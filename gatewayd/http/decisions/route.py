@@ -39,11 +39,12 @@ class Decisions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services, arrival = self._services, self._services.clock()
-        request, ignored = await receive_request(services, DecisionRequest, scope, receive)
-        name = services.check_model(request.model)
+        arrival = self._services.clock()
+        request, ignored = await receive_request(self._services, DecisionRequest, scope, receive)
+        services = self._services.serving(request.model)
+        name = request.model or services.target.name
         model = await services.loaded_model()
-        questions, rendered = await self._rendered(request, model.max_model_len)
+        questions, rendered = await _rendered(services, request, model.max_model_len)
         tokenizer = services.text.tokenizer
         # Labels repeat across questions; each is encoded once.
         spelled = {label for one in questions for label in one.labels}
@@ -90,35 +91,37 @@ class Decisions:
         body = {"answers": answers, "model": name, "usage": usage}
         await send_json(send, body, headers=[*ignored_header(ignored), *asking.headers])
 
-    async def _rendered(
-        self, request: DecisionRequest, limit: int
-    ) -> tuple[list[DecisionPrompt], PromptVariants]:
-        """Render the prompts of all questions, in a thread if they have parts or items."""
-        texts = [request.input, *[one.instructions for one in request.questions]]
-        if all(isinstance(text, str) for text in texts):
-            return self._render(request, limit)
-        return await body_threads.run_in_thread(lambda: self._render(request, limit))
 
-    def _render(
-        self, request: DecisionRequest, limit: int
-    ) -> tuple[list[DecisionPrompt], PromptVariants]:
-        questions = [decision_prompt(one, at) for at, one in enumerate(request.questions)]
-        _check_count(questions)
-        text, parsers = self._services.text, self._services.parsers
-        template = text.template
-        # Calls are attributes of messages, not variables of the template.
-        shows_calls = template is not None and "tool_calls" in template.source
-        thinks = template is not None and template.uses_variable("enable_thinking")
-        rendered = render_variants(
-            text,
-            conversation(request.input, parsers, shows_calls=shows_calls),
-            [one.ending for one in questions],
-            limit=limit,
-            param="input",
-            # The model must answer with the label directly, without reasoning.
-            arguments={"enable_thinking": False} if thinks else {},
-        )
-        return questions, rendered
+async def _rendered(
+    services: Services, request: DecisionRequest, limit: int
+) -> tuple[list[DecisionPrompt], PromptVariants]:
+    """Render the prompts of all questions, in a thread if they have parts or items."""
+    texts = [request.input, *[one.instructions for one in request.questions]]
+    if all(isinstance(text, str) for text in texts):
+        return _render(services, request, limit)
+    return await body_threads.run_in_thread(lambda: _render(services, request, limit))
+
+
+def _render(
+    services: Services, request: DecisionRequest, limit: int
+) -> tuple[list[DecisionPrompt], PromptVariants]:
+    questions = [decision_prompt(one, at) for at, one in enumerate(request.questions)]
+    _check_count(questions)
+    text, parsers = services.text, services.parsers
+    template = text.template
+    # Calls are attributes of messages, not variables of the template.
+    shows_calls = template is not None and "tool_calls" in template.source
+    thinks = template is not None and template.uses_variable("enable_thinking")
+    rendered = render_variants(
+        text,
+        conversation(request.input, parsers, shows_calls=shows_calls),
+        [one.ending for one in questions],
+        limit=limit,
+        param="input",
+        # The model must answer with the label directly, without reasoning.
+        arguments={"enable_thinking": False} if thinks else {},
+    )
+    return questions, rendered
 
 
 def _check_count(questions: Sequence[DecisionPrompt]) -> None:

@@ -40,9 +40,11 @@ class ChatRoute(GenerationRoute[ChatRequest]):
     label = "/v1/chat/completions"
     table = ChatRequest
 
-    async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
+    async def prepare(
+        self, services: Services, request: ChatRequest, request_id: str
+    ) -> PreparedRequest:
         """Render and encode the messages, and validate rules across fields."""
-        return await prepare_chat(self._services, request, request_id)
+        return await prepare_chat(services, request, request_id)
 
 
 async def prepare_chat(
@@ -55,7 +57,7 @@ async def prepare_chat(
     """Prepare a chat request, for this route and others with their own response formats.
 
     Args:
-        services: of the gateway.
+        services: of the request's model.
         request: validated against its schema.
         request_id: the gateway's.
         wire: creates the response's encoder from the identity, the tokenizer and the number of
@@ -64,7 +66,7 @@ async def prepare_chat(
     Raises:
         GatewayError: the request is refused.
     """
-    name = services.check_model(request.model)
+    name = request.model or services.target.name
     model = await services.loaded_model()
     # Cheap checks, before the prompt is rendered and encoded.
     _check_fields(request)

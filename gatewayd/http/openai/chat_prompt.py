@@ -43,7 +43,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
     """Render and encode a conversation; a large one in a thread.
 
     Args:
-        services: of the gateway.
+        services: of the request's model.
         request: validated against its schema.
         limit: context length in tokens, to refuse far longer prompts without encoding them.
 
@@ -128,7 +128,6 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     Raises:
         GatewayError: it is refused, or longer than ``most_counted``.
     """
-    services.check_model(request.model)
     most = most_counted((await services.loaded_model()).max_model_len)
     if _is_large(request, services.limits.thread_bytes):
         # Measuring encodes schemas, which takes time for a large request.

@@ -22,6 +22,8 @@ from gatewayd.http.openai.sampling import (
 )
 from gatewayd.http.openai.structured_output import output_constraint
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from gatewayd.http.services import Services
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import PER_TEXT, Tokenizer
 from gatewayd_engine.process.messages import ModelInfo
 
@@ -40,13 +42,14 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
     default_tokens: int | None = DEFAULT_MAX_TOKENS
     """Default of ``max_tokens``; None for the rest of the context."""
 
-    async def prepare(self, request: CompletionRequest, request_id: str) -> PreparedRequest:
+    async def prepare(
+        self, services: Services, request: CompletionRequest, request_id: str
+    ) -> PreparedRequest:
         """Encode the prompts, and validate rules across fields."""
-        services = self._services
-        name = services.check_model(request.model)
+        name = request.model or services.target.name
         model = await services.loaded_model()
         self._check_fields(request)
-        prompts = await self._prompts(request, model)
+        prompts = await _prompts(services.text, request, model)
         is_score = request.max_tokens == 0
         max_tokens = fit_max_tokens(
             # To score only the prompt, the engine generates one token, which is discarded.
@@ -99,29 +102,6 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             identity=identity,
         )
 
-    async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
-        text, given = self._services.text, _each(request.prompt)
-        # Before any is encoded: text that is certainly too long costs nothing.
-        for one in given:
-            if isinstance(one, str):
-                text.check_length(one, model.max_model_len, "prompt")
-            else:
-                check_ids(one, model.vocab_size, "prompt")
-
-        def encode() -> list[_Prompt]:
-            return [
-                _Prompt(text.tokenizer.encode(one, add_special=request.add_special_tokens), one)
-                if isinstance(one, str)
-                else _Prompt(one, None)
-                for one in given
-            ]
-
-        size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
-        prompts = await text.tokenizer.run_by_size(size, encode)
-        if not all([prompt.ids for prompt in prompts]):
-            raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
-        return prompts
-
     def _check_fields(self, request: CompletionRequest) -> None:
         n = request.n or 1
         if request.best_of is not None and request.best_of != n:
@@ -151,6 +131,30 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                 f"{self._services.limits.num_choices} over all prompts",
                 param="n",
             )
+
+
+async def _prompts(text: TextModel, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
+    given = _each(request.prompt)
+    # Before any is encoded: text that is certainly too long costs nothing.
+    for one in given:
+        if isinstance(one, str):
+            text.check_length(one, model.max_model_len, "prompt")
+        else:
+            check_ids(one, model.vocab_size, "prompt")
+
+    def encode() -> list[_Prompt]:
+        return [
+            _Prompt(text.tokenizer.encode(one, add_special=request.add_special_tokens), one)
+            if isinstance(one, str)
+            else _Prompt(one, None)
+            for one in given
+        ]
+
+    size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
+    prompts = await text.tokenizer.run_by_size(size, encode)
+    if not all([prompt.ids for prompt in prompts]):
+        raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
+    return prompts
 
 
 def _count(prompt: str | list[str] | list[int] | list[list[int]]) -> int:

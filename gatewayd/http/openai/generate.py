@@ -110,11 +110,17 @@ class GenerationRoute(ABC, Generic[RequestT]):
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._pipeline = services.pipeline
 
     @abstractmethod
-    async def prepare(self, request: RequestT, request_id: str) -> PreparedRequest:
+    async def prepare(
+        self, services: Services, request: RequestT, request_id: str
+    ) -> PreparedRequest:
         """Validate a request and convert it to engine requests.
+
+        Args:
+            services: of the request's model.
+            request: validated against its schema.
+            request_id: the gateway's.
 
         Raises:
             GatewayError: the request is refused.
@@ -122,15 +128,15 @@ class GenerationRoute(ABC, Generic[RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        arrival = services.clock()
-        request, ignored = await receive_request(services, self.table, scope, receive)
+        arrival = self._services.clock()
+        request, ignored = await receive_request(self._services, self.table, scope, receive)
+        services = self._services.serving(request.model)
         seconds = request.queue_timeout
         # Receiving the body has taken some of it.
         left = 0.0 if seconds is None else arrival + seconds - services.clock()
-        preparing = self.prepare(request, scope["request_id"])
+        preparing = self.prepare(services, request, scope["request_id"])
         prepared = await within_queue_timeout(preparing, seconds, left)
-        generation = await self._pipeline.start(
+        generation = await services.pipeline.start(
             Work(
                 request_id=scope["request_id"],
                 endpoint=self.label,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+from gatewayd.catalogue.catalogue import not_served
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
-from gatewayd.http.services import Services, not_served
+from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 
 
@@ -20,7 +21,7 @@ class ModelsRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the list."""
-        names = principal_of(scope).visible(self._services.models)
+        names = principal_of(scope).visible(self._services.catalogue.names)
         data = [model_object(self._services, name) for name in names]
         first, last = (names[0], names[-1]) if names else (None, None)
         pages = {"has_more": False, "first_id": first, "last_id": last}
@@ -38,7 +39,7 @@ class ModelRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the model object, or 404."""
         name, services = scope["path_params"]["model"], self._services
-        names = principal_of(scope).visible(services.models)
+        names = principal_of(scope).visible(services.catalogue.names)
         # A model that the key may not use looks like one that is not served.
         if name not in names:
             raise not_served(name, names)
@@ -47,7 +48,8 @@ class ModelRoute:
 
 def model_object(services: Services, name: str) -> dict[str, Any]:
     """Build OpenAI's model object, with fields for clients of Anthropic and local servers."""
-    model = services.fleet.model
+    target = services.catalogue.find(name)
+    model = target.fleet.model
     created = datetime.fromtimestamp(services.created, UTC)
     return {
         "id": name,
@@ -57,7 +59,7 @@ def model_object(services: Services, name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": created.isoformat().replace("+00:00", "Z"),
-        "root": services.models[0],
+        "root": target.name,
         "parent": None,
         "max_model_len": None if model is None else model.max_model_len,
     }

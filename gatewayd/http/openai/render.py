@@ -39,9 +39,9 @@ class Render:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        request, ignored = await receive_request(services, self._route.table, scope, receive)
-        prepared = await self._route.prepare(request, scope["request_id"])
+        request, ignored = await receive_request(self._services, self._route.table, scope, receive)
+        services = self._services.serving(request.model)
+        prepared = await self._route.prepare(services, request, scope["request_id"])
         model = await services.loaded_model()
         tokenizer = services.text.tokenizer
         size = sum([len(one.prompt) for one in prepared.requests])

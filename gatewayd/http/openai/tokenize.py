@@ -20,6 +20,7 @@ from gatewayd.http.openai.wire import token_text
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.services import Services
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 2**63
@@ -36,9 +37,8 @@ class Tokenize:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        request, ignored = await receive_request(services, TokenizeRequest, scope, receive)
-        services.check_model(request.model)
+        request, ignored = await receive_request(self._services, TokenizeRequest, scope, receive)
+        services = self._services.serving(request.model)
         model = await services.loaded_model()
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
@@ -46,7 +46,7 @@ class Tokenize:
             prompt = await counted_prompt(services, _chat_of(request))
             ids, ignored = prompt.token_ids, [*ignored, *prompt.ignored]
         else:
-            ids = await self._encoded(request.prompt or "", model.max_model_len, request)
+            ids = await _encoded(services.text, request, model.max_model_len)
         tokenizer = services.text.tokenizer
         shown = tokenizer if request.return_token_strs else None
         answer = await tokenizer.run_by_size(
@@ -54,13 +54,11 @@ class Tokenize:
         )
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
 
-    async def _encoded(
-        self, prompt: str, max_model_len: int, request: TokenizeRequest
-    ) -> list[int]:
-        check_counted(len(prompt), most_counted(max_model_len), "prompt")
-        return await self._services.text.encode_prompt(
-            prompt, limit=_NO_LIMIT, add_special=request.add_special_tokens
-        )
+
+async def _encoded(text: TextModel, request: TokenizeRequest, max_model_len: int) -> list[int]:
+    prompt = request.prompt or ""
+    check_counted(len(prompt), most_counted(max_model_len), "prompt")
+    return await text.encode_prompt(prompt, limit=_NO_LIMIT, add_special=request.add_special_tokens)
 
 
 def _chat_of(request: TokenizeRequest) -> ChatRequest:
@@ -93,9 +91,8 @@ class Detokenize:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        request, ignored = await receive_request(services, DetokenizeRequest, scope, receive)
-        services.check_model(request.model)
+        request, ignored = await receive_request(self._services, DetokenizeRequest, scope, receive)
+        services = self._services.serving(request.model)
         model, ids = await services.loaded_model(), request.tokens
         if len(ids) > model.max_model_len:
             raise InvalidRequest(

@@ -26,47 +26,46 @@ class Detect:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        request, ignored = await receive_request(services, DetectRequest, scope, receive)
+        request, ignored = await receive_request(self._services, DetectRequest, scope, receive)
         principal = principal_of(scope)
-        principal.check_use(services.check_model(request.model))
+        services = self._services.serving(request.model)
         tenant = _target_tenant(request, principal)
-        detector = services.detector()
+        detector = services.target.detector()
         if detector is None:
             raise NotFound(
                 "no watermark is configured: no strategy of [logits_processor] sets one",
                 code="watermark_not_configured",
             )
-        ids = await self._ids(request)
+        ids = await _ids(services, request)
         found = await services.text.tokenizer.run_by_size(
             len(ids), lambda: detector.detect(ids, tenant)
         )
         answer = {"object": "watermark.detection", "num_tokens": len(ids), **asdict(found)}
         await send_json(send, answer, headers=ignored_header(ignored))
 
-    async def _ids(self, request: DetectRequest) -> list[int]:
-        services, text, ids = self._services, request.text, request.tokens
-        if (text is None) == (ids is None):
-            raise InvalidRequest("send either text or tokens", param="text")
-        param = "tokens" if text is None else "text"
-        if text is not None:
-            if len(text) > _MAX_CHARACTERS:
-                raise InvalidRequest(
-                    f"text has {len(text)} characters; the maximum is {_MAX_CHARACTERS}: send it "
-                    "in parts",
-                    param=param,
-                )
-            ids = await services.text.tokenizer.encode_async(text)
-        ids = ids or []
-        if len(ids) > MAX_MARK_TOKENS:
+
+async def _ids(services: Services, request: DetectRequest) -> list[int]:
+    text, ids = request.text, request.tokens
+    if (text is None) == (ids is None):
+        raise InvalidRequest("send either text or tokens", param="text")
+    param = "tokens" if text is None else "text"
+    if text is not None:
+        if len(text) > _MAX_CHARACTERS:
             raise InvalidRequest(
-                f"{param} has {len(ids)} tokens; the maximum is {MAX_MARK_TOKENS}: send it in "
-                "parts",
+                f"text has {len(text)} characters; the maximum is {_MAX_CHARACTERS}: send it "
+                "in parts",
                 param=param,
             )
-        model = await services.loaded_model()
-        check_ids(ids, model.vocab_size, param)
-        return ids
+        ids = await services.text.tokenizer.encode_async(text)
+    ids = ids or []
+    if len(ids) > MAX_MARK_TOKENS:
+        raise InvalidRequest(
+            f"{param} has {len(ids)} tokens; the maximum is {MAX_MARK_TOKENS}: send it in parts",
+            param=param,
+        )
+    model = await services.loaded_model()
+    check_ids(ids, model.vocab_size, param)
+    return ids
 
 
 def _target_tenant(request: DetectRequest, principal: Principal) -> str:

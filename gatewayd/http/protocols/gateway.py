@@ -106,7 +106,6 @@ class ServedGateway:
     def __init__(self, services: Services) -> None:
         self.version = services.version
         self._services = services
-        self._pipeline = services.pipeline
         self._completions = _Continuation(services)
         self._embeddings = Embedder(services)
         self._exchanges: dict[str, ProtocolExchange] = {}
@@ -127,7 +126,7 @@ class ServedGateway:
     @property
     def models(self) -> Sequence[str]:
         """See ``Gateway``: the models visible to the current request's key."""
-        return current_principal().visible(self._services.models)
+        return current_principal().visible(self._services.catalogue.names)
 
     @property
     def model(self) -> ServedModel | None:
@@ -157,8 +156,9 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             checked = await self._checked(ChatRequest, body, request)
-            prepared = await prepare_chat(self._services, checked, self._new_id(request))
-            return await self._start(prepared, request)
+            services = self._services.serving(checked.model)
+            prepared = await prepare_chat(services, checked, self._new_id(request))
+            return await self._start(services, prepared, request)
         except GatewayError as error:
             raise_refusal(error)
 
@@ -166,8 +166,9 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             checked = await self._checked(CompletionRequest, body, request)
-            prepared = await self._completions.prepare(checked, self._new_id(request))
-            return await self._start(prepared, request)
+            services = self._services.serving(checked.model)
+            prepared = await self._completions.prepare(services, checked, self._new_id(request))
+            return await self._start(services, prepared, request)
         except GatewayError as error:
             raise_refusal(error)
 
@@ -176,8 +177,9 @@ class ServedGateway:
         exchange = self._exchange_of(request)
         try:
             checked = await self._checked(EmbeddingRequest, body, request)
-            self._services.check_model(checked.model)
+            services = self._services.serving(checked.model)
             work = await self._embeddings.work(
+                services,
                 checked,
                 self._new_id(request),
                 exchange.arrival,
@@ -185,7 +187,7 @@ class ServedGateway:
                 endpoint=exchange.label,
             )
             # Without a disconnect signal: the handler's task is cancelled.
-            found = await pool_prompts(self._services, work, None)
+            found = await pool_prompts(services, work, None)
             vectors = await run_in_thread(
                 lambda: truncate_and_normalize(checked, found.make()).tolist()
             )
@@ -202,7 +204,7 @@ class ServedGateway:
         try:
             # In any case, as the size of the body is not known here.
             checked, _ = await body_threads.run_in_thread(lambda: check(ChatRequest, dict(body)))
-            prompt = await counted_prompt(self._services, checked)
+            prompt = await counted_prompt(self._services.serving(checked.model), checked)
         except GatewayError as error:
             raise_refusal(error)
         return len(prompt.token_ids)
@@ -239,7 +241,9 @@ class ServedGateway:
         count = exchange.num_answers
         return request.request_id if count == 1 else f"{request.request_id}-{count}"
 
-    async def _start(self, prepared: PreparedRequest, request: HttpRequest) -> ProtocolAnswer:
+    async def _start(
+        self, services: Services, prepared: PreparedRequest, request: HttpRequest
+    ) -> ProtocolAnswer:
         exchange = self._exchange_of(request)
         exchange.ignored += prepared.ignored
         work = Work(
@@ -252,12 +256,12 @@ class ServedGateway:
             principal=exchange.principal,
             model=prepared.identity.model,
         )
-        generation = await self._pipeline.start(work)
+        generation = await services.pipeline.start(work)
         answer = ProtocolAnswer(
             generation,
             prepared.identity,
-            self._services.text.tokenizer,
-            lambda: self._services.fleet.room,
+            services.text.tokenizer,
+            lambda: services.fleet.room,
         )
         exchange.add(answer)
         return answer

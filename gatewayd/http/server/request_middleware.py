@@ -32,7 +32,7 @@ from gatewayd.http.asgi import (
 from gatewayd.http.bodies import release_body
 from gatewayd.http.server.edge_errors import REFUSED
 from gatewayd.http.server.request_id import NAME, answered_id, new_id
-from gatewayd.metrics.registry import Metrics
+from gatewayd.metrics.registry import GatewayMetrics
 from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, reason_for, refused
 from gatewayd.tenants.principal import IN_SCOPE
 from gatewayd.tracing import request_trace
@@ -73,7 +73,10 @@ class RequestMiddleware:
     """Middleware around all requests of the data plane."""
 
     def __init__(
-        self, app: App, metrics: Metrics, format_error: ErrorFormatter = lambda scope, error: None
+        self,
+        app: App,
+        metrics: GatewayMetrics,
+        format_error: ErrorFormatter = lambda scope, error: None,
     ) -> None:
         """Wrap an app.
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd.http.services import Services
 from gatewayd.http.vectors.pooling import PoolingInput, Vectors, normalize
 from gatewayd.http.vectors.routes import VectorResponse, VectorRoute
 from gatewayd.pipeline.work import Work
@@ -33,6 +34,7 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
 
     async def work(
         self,
+        services: Services,
         request: EmbeddingRequest,
         request_id: str,
         arrival: float,
@@ -41,14 +43,16 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
         endpoint: str = "",
     ) -> Work:
         """Validate the dimensions and encode the texts."""
-        model = await self._services.loaded_model()
+        model = await services.loaded_model()
         if request.dimensions is not None and request.dimensions > model.hidden_size:
             raise InvalidRequest(
                 f"dimensions is {request.dimensions}; the maximum is the model's hidden size, "
                 f"{model.hidden_size}",
                 param="dimensions",
             )
-        return await super().work(request, request_id, arrival, principal, endpoint=endpoint)
+        return await super().work(
+            services, request, request_id, arrival, principal, endpoint=endpoint
+        )
 
     def write(self, request: EmbeddingRequest, answered: VectorResponse) -> bytes:
         """Encode the response, with each vector as numbers or base64."""

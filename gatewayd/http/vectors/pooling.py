@@ -96,7 +96,7 @@ async def pooling_work(
         options=non_streaming_options(services, discard=True),
         arrival=arrival,
         principal=principal,
-        model=services.check_model(request.model),
+        model=request.model or services.target.name,
     )
 
 

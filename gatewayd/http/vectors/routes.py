@@ -65,6 +65,7 @@ class VectorRoute(ABC, Generic[RequestT]):
 
     async def work(
         self,
+        services: Services,
         request: RequestT,
         request_id: str,
         arrival: float,
@@ -86,7 +87,7 @@ class VectorRoute(ABC, Generic[RequestT]):
                 param=field,
             )
         return await pooling_work(
-            self._services,
+            services,
             request,
             given,
             request_id=request_id,
@@ -97,11 +98,11 @@ class VectorRoute(ABC, Generic[RequestT]):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services, request_id = self._services, scope["request_id"]
-        arrival = services.clock()
-        request, ignored = await receive_request(services, self.table, scope, receive)
-        name = services.check_model(request.model)
-        work = await self.work(request, request_id, arrival, principal_of(scope))
+        request_id, arrival = scope["request_id"], self._services.clock()
+        request, ignored = await receive_request(self._services, self.table, scope, receive)
+        services = self._services.serving(request.model)
+        name = request.model or services.target.name
+        work = await self.work(services, request, request_id, arrival, principal_of(scope))
         found = await pool_prompts(services, work, disconnect_signal(scope, receive))
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
         # Including `make`, which adds up the hidden states.

@@ -72,6 +72,7 @@ async def start_response(
         GatewayError: the request is refused.
     """
     seconds = request.queue_timeout
+    services = services.serving(request.model)
     # The time that reading and parsing took counts as well.
     left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
@@ -149,10 +150,11 @@ async def count(
         fit_max_tokens(None, None, num_tokens, limit, prompt_param="messages")
         return num_tokens
 
+    services = services.serving(request.model)
     if needs_store(request):
         await services.loaded_model()
     async with conversations.loaded(tenant, request) as asked:
-        model = services.check_model(request.model)
+        model = request.model or services.target.name
         try:
             if request.truncation != "auto":
                 return await attempt(asked.conversation)

@@ -14,11 +14,11 @@ from prometheus_client.registry import Collector
 
 from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.samples import Collected
-from gatewayd.metrics.registry import Metrics
 from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd.tracing.recent import RecentLatencyRecords
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
+from tests.gatewayd.one_model import model_metrics
 from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
@@ -43,12 +43,14 @@ def exposed(collector: Collector) -> dict[str, float]:
 
 
 def test_samples_are_those_of_the_exposition_text() -> None:
-    metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048, control=FakeControl())
+    metrics = model_metrics(
+        FakeFleet(), "nano", version="9.9", max_model_len=2048, control=FakeControl()
+    )
     for number in range(40):
         metrics.record_latency(latency_record(end=16.0 + number))
-    metrics.answered("/x", "GET", 200)
-    once = Once(metrics.registry)
-    found = Collected(once.metrics).samples
+    metrics.gateway.answered("/x", "GET", 200)
+    once = Once(metrics.gateway.registry)
+    found = Collected(once.metrics, "nano").samples
     assert found == exposed(once)
     assert len(found) > 100
 
@@ -61,7 +63,7 @@ def test_labels_are_escaped_and_what_is_no_number_is_left_out() -> None:
     Counter("c", "x", registry=registry).inc(3)
     Histogram("h", "x", registry=registry).observe(0.3)
     once = Once(registry)
-    found = Collected(once.metrics).samples
+    found = Collected(once.metrics, "nano").samples
     assert found == exposed(once)
     assert found["c_total"] == 3
     assert len(found) == 6  # the counter and the histogram say when they were made
@@ -79,16 +81,16 @@ def test_a_collector_that_fails_costs_what_it_would_have_given() -> None:
             raise ValueError("no")
 
     registry.register(Broken())
-    collected = Collected(registry.collect())
+    collected = Collected(registry.collect(), "nano")
     assert collected.samples == {"first": 1}
     assert collected.fault == "/metrics cannot be collected: ValueError: no"
 
 
 def test_promises_are_those_of_the_samples() -> None:
-    metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
+    metrics = model_metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
     for number in range(10):
         metrics.record_latency(latency_record(end=16.0, first=12.0 if number % 2 else 15.5))
-    collected = Collected(metrics.registry.collect())
+    collected = Collected(metrics.gateway.registry.collect(), "nano")
     views = {(one.priority, one.slo): one for one in collected.slo}
     ttft = views["standard", "ttft"]
     assert (ttft.target_ms, ttft.objective, ttft.good, ttft.bad) == (2000.0, 0.99, 5, 5)

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 from pydantic import Field
 
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError, load
+from gatewayd.config.models import MODEL_KEYS, MODEL_TABLES, ModelEntry
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_hooks.host.loading import PluginHost
@@ -67,6 +69,64 @@ def test_the_examples_in_the_manual_are_valid(tmp_path: Path) -> None:
     file = tmp_path / "all.toml"
     file.write_text(text)
     assert load(file, environ={}).config.engine.kv_pages == 4096
+
+
+def test_the_example_of_a_catalogue_is_valid_and_has_each_key_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    file.write_text("\n".join(re.findall(r"^#   (.+)$", MANUAL.read_text(), flags=re.MULTILINE)))
+    (small,) = model_configs(load(file, environ={}).config)
+    assert (small.name, small.served_names) == ("small", ("default",))
+    assert small.config.engine.kv_memory == 512 << 20
+    own = set(ModelEntry.model_fields) - set(MODEL_TABLES) - set(MODEL_KEYS)
+    assert own <= small_keys(file)
+
+
+def small_keys(file: Path) -> set[str]:
+    return set(tomllib.loads(file.read_text())["models"]["small"])
+
+
+def test_a_model_overrides_tables_and_the_others_stay(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(
+        '[engine]\nthreads = 2\nseed = 7\n[scheduler]\nstrategy = "slo"\n'
+        '[models.a]\npath = "a"\n[models.a.engine]\nthreads = 1\n'
+        '[models.b]\npath = "b"\ndtype = "bfloat16"\n[models.b.scheduler]\nstrategy = "fair"\n'
+    )
+    a, b = model_configs(load(file, environ={}).config)
+    assert (a.config.engine.threads, a.config.engine.seed) == (1, 7)
+    assert (b.config.engine.threads, b.config.model.dtype) == (2, "bfloat16")
+    assert [one.config.scheduler.strategy for one in (a, b)] == ["slo", "fair"]
+    assert [one.config.model.path for one in (a, b)] == ["a", "b"]
+    assert not a.config.models
+
+
+def test_the_model_of_its_own_table_comes_first(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('[models.b]\npath = "b"\n[model]\npath = "a"\n')
+    assert [one.name for one in model_configs(load(file, environ={}).config)] == [None, "b"]
+    file.write_text('[model]\ndtype = "auto"\n[models.b]\npath = "b"\n')
+    assert [one.name for one in model_configs(load(file, environ={}).config)] == ["b"]
+    assert [one.name for one in model_configs(load(environ={}).config)] == [None]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            'path = "a"\n[models.a.engine]\nthreds = 1',
+            "models.a.engine.threds; did you",
+        ),
+        ('path = "a"\n[models.a.engine]\nthreads = 0', "models.a.engine.threads = 0: input should"),
+        ('pth = "a"', "unknown key models.a.pth; did you mean models.a.path?"),
+        ('path = "a"\n[models.a.server]\nport = 1', "unknown key models.a.server"),
+    ],
+)
+def test_an_error_in_a_model_names_its_table(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(f"[models.a]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert any(said in problem for problem in caught.value.problems)
 
 
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:

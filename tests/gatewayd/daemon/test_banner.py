@@ -53,5 +53,5 @@ class _Fleet:
 async def test_progress_ends_when_the_fleet_is_ready() -> None:
     out = io.StringIO()
     console = Console(file=out, width=100, force_terminal=True)
-    await asyncio.wait_for(show_loading(_Fleet(), console, "nano"), 30)  # type: ignore[arg-type]
+    await asyncio.wait_for(show_loading([("nano", _Fleet())], console), 30)  # type: ignore[list-item]
     assert "nano: loading weights" in out.getvalue()

@@ -42,7 +42,7 @@ PROGRAM = textwrap.dedent(
             state = ReplicaState.STARTING
             return [ReplicaStatus(n, state, 1, 0.0, 0, "loading 20%", None) for n in range(2)]
 
-    asyncio.run(show_loading(Fleet(), above.console, "nano"))
+    asyncio.run(show_loading([("nano", Fleet())], above.console))
     log.info("the last one while it loads")
     above.restore()
     log.info("behind")

@@ -192,7 +192,7 @@ async def test_a_daemon_that_stops_ends_its_pulls(
 async def test_what_is_served_is_not_deleted(hub: FakeHub, text: TextModel) -> None:
     hub.repos[NAME] = single()
     pull(parse_reference(NAME), report=lambda _: None)
-    async with served(text, LocalModels(stored_path(f"hf:{NAME}"))) as client:
+    async with served(text, LocalModels([stored_path(f"hf:{NAME}")])) as client:
         with pytest.raises(ollama.ResponseError, match="is being served") as caught:
             await client.delete(NAME)
         assert caught.value.status_code == 409

@@ -10,7 +10,7 @@ from gatewayd.cli.doctor import checks, weights
 from gatewayd.config.load import load
 from gatewayd.config.tables import Config
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.parts import DaemonOptions
+from gatewayd.daemon.options import DaemonOptions
 from gatewayd.engines.replicas.launch import model_folder, served_name
 from gatewayd.hub.pull import pull
 from gatewayd.hub.reference import parse_reference

@@ -131,12 +131,12 @@ def test_what_is_served_is_not_deleted(hub: FakeHub, store: Path) -> None:
     pulled("a/b")
     pulled("a/b:Q8_0")
     for name, served in [("a/b", "hf:a/b"), ("a/b:Q8_0", "hf:a/b:Q8_0"), ("a/b", "hf:a/b:Q8_0")]:
-        daemon = LocalModels(stored_path(served))
+        daemon = LocalModels([stored_path(served)])
         with pytest.raises(HubError, match="is being served") as caught:
             deleted(name)
         assert caught.value.code == errors.IN_USE
         del daemon
-    daemon = LocalModels(stored_path("hf:a/b"))
+    daemon = LocalModels([stored_path("hf:a/b")])
     deleted("a/b:Q8_0")
     del daemon
     assert sorted(listed()) == ["a/b"]

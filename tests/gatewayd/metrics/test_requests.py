@@ -22,6 +22,7 @@ from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import SamplingParams
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
+from tests.gatewayd.one_model import model_metrics
 
 ENDED = EndedRequest(
     outcome="length",
@@ -44,7 +45,7 @@ ENDED = EndedRequest(
 
 def metrics() -> Metrics:
     fleet: Any = SimpleNamespace(status=list, num_pending=0)
-    return Metrics(fleet, "m", version="1", max_model_len=100)
+    return model_metrics(fleet)
 
 
 def value(registry: CollectorRegistry, name: str, engine: str = "0", **labels: str) -> float | None:
@@ -60,7 +61,7 @@ def test_a_request_counts_at_the_engine_that_served_it() -> None:
     made.ended(1, ENDED)
     made.ended(1, ENDED._replace(outcome="stop"))
     made.gap_observer(1)(0.02)
-    registry = made.registry
+    registry = made.gateway.registry
     assert [value(registry, "prompt_tokens_total", engine) for engine in "01"] == [7, 14]
     assert value(registry, "request_success_total", "1", finished_reason="length") == 1
     assert value(registry, "inter_token_latency_seconds_count", "0") == 0
@@ -71,14 +72,14 @@ def test_a_request_counts_at_the_engine_that_served_it() -> None:
 def test_a_request_that_no_engine_had_is_told_apart() -> None:
     made = metrics()
     made.ended(None, ENDED._replace(outcome="abort", queue_seconds=None, first=None, last=None))
-    registry = made.registry
+    registry = made.gateway.registry
     assert value(registry, "request_success_total", "none", finished_reason="abort") == 1
     assert value(registry, "request_queue_time_seconds_count", "none") == 0
     assert value(registry, "time_to_first_token_seconds_count", "none") == 0
 
 
 def test_an_idle_engine_shows_zeros() -> None:
-    registry = Metrics(FakeFleet(), "m", version="1", max_model_len=100).registry
+    registry = model_metrics(FakeFleet()).gateway.registry
     assert value(registry, "request_success_total", finished_reason="stop") == 0
     assert value(registry, "e2e_request_latency_seconds_count") == 0
 
@@ -106,8 +107,8 @@ def test_each_histogram_has_its_value(name: str, total: float) -> None:
     made = metrics()
     for _ in range(300):  # some are folded before the scrape, some by it
         made.ended(0, ENDED)
-    assert value(made.registry, f"{name}_count") == 300
-    assert value(made.registry, f"{name}_sum") == 300 * total
+    assert value(made.gateway.registry, f"{name}_count") == 300
+    assert value(made.gateway.registry, f"{name}_sum") == 300 * total
 
 
 def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
@@ -115,7 +116,7 @@ def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
     for seconds in (0.01, 0.011, 0.025, 100.0):
         made.gap_observer(0)(seconds)
     counts = [
-        value(made.registry, "inter_token_latency_seconds_bucket", le=le)
+        value(made.gateway.registry, "inter_token_latency_seconds_bucket", le=le)
         for le in ("0.01", "0.025", "0.05", "80.0", "+Inf")
     ]
     assert counts == [1, 3, 3, 3, 4]
@@ -126,14 +127,14 @@ def test_prompt_tokens_are_told_by_their_source_once_they_are_computed() -> None
     made.ended(0, ENDED)
     made.ended(0, ENDED._replace(is_prefilled=False, outcome="abort"))
     found = {
-        source: value(made.registry, "prompt_tokens_by_source_total", source=source)
+        source: value(made.gateway.registry, "prompt_tokens_by_source_total", source=source)
         for source in ("local_compute", "local_cache_hit")
     }
     assert found == {"local_compute": 3, "local_cache_hit": 4}
-    assert value(made.registry, "prompt_tokens_total") == 7
-    assert value(made.registry, "prompt_tokens_cached_total") == 4
-    assert value(made.registry, "request_prefill_kv_computed_tokens_count") == 1
-    assert value(made.registry, "request_prompt_tokens_count") == 2
+    assert value(made.gateway.registry, "prompt_tokens_total") == 7
+    assert value(made.gateway.registry, "prompt_tokens_cached_total") == 4
+    assert value(made.gateway.registry, "request_prefill_kv_computed_tokens_count") == 1
+    assert value(made.gateway.registry, "request_prompt_tokens_count") == 2
 
 
 def work_of(text: TextModel, *prompts: list[int], max_tokens: int = 2) -> Work:
@@ -152,12 +153,12 @@ def work_of(text: TextModel, *prompts: list[int], max_tokens: int = 2) -> Work:
 
 async def counted(fleet: FakeFleet, work: Work) -> CollectorRegistry:
     """Run a request to its end."""
-    made = Metrics(fleet, "m", version="1", max_model_len=100)
+    made = model_metrics(fleet)
     generation = await Pipeline(fleet=fleet, metrics=made).start(work)
     with contextlib.suppress(GatewayError):
         await generation.finish()
     generation.close()
-    return made.registry
+    return made.gateway.registry
 
 
 async def test_prompts_of_one_request_count_where_each_was_served(text: TextModel) -> None:
@@ -195,13 +196,13 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
         go[3].set()
 
     fleet, live = FakeFleet(script), LiveRequests[Generation]()
-    made = Metrics(fleet, "m", version="1", max_model_len=100, running=live.generated)
+    made = model_metrics(fleet, running=live.generated)
 
     async def refresh_stats() -> None:
         await asyncio.sleep(0.01)
         scrape = {
             sample.labels["engine"]: sample.value
-            for family in made.registry.collect()
+            for family in made.gateway.registry.collect()
             for sample in family.samples
             if sample.name == "vllm:generation_tokens_total"
         }
@@ -217,7 +218,7 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
     await refresh_stats()
     # 6 are told before the loss; of 4 + 1 + 2 in the end, by one engine, the seventh is new.
     assert seen == [(6, None), (6, 0), (6, 4), (7, 4), (7, 4)]
-    assert value(made.registry, "request_generation_tokens_sum") == 7
+    assert value(made.gateway.registry, "request_generation_tokens_sum") == 7
 
 
 async def test_the_longest_choice_and_all_choices_are_told(text: TextModel) -> None:
@@ -269,14 +270,14 @@ async def test_a_refused_request_counts_by_the_cap_alone(
 ) -> None:
     fleet = FakeFleet()
     fleet.refusal = QueueFull("full", by_tokens=by_tokens)
-    made = Metrics(fleet, "m", version="1", max_model_len=100)
+    made = model_metrics(fleet)
     with pytest.raises(QueueFull):
         await Pipeline(fleet=fleet, metrics=made).start(work_of(text, [7]))
     found = {
-        key: made.registry.get_sample_value(
+        key: made.gateway.registry.get_sample_value(
             "vllm:admission_rejections_total", {"model_name": "m", "reason": key}
         )
         for key in ("max_num_queued_reqs", "max_num_queued_tokens")
     }
     assert found == {**dict.fromkeys(found, 0), reason: 1}
-    assert value(made.registry, "request_success_total", finished_reason="error") == 0
+    assert value(made.gateway.registry, "request_success_total", finished_reason="error") == 0

@@ -87,14 +87,14 @@ def test_without_a_promise_all_that_did_not_fail_is_good() -> None:
 def test_the_burn_rate_is_the_bad_share_over_the_share_that_may_be_bad() -> None:
     clock = Clock()
     table = SloTable(batch=ClassTargets(e2e_ms=5000, objective=0.9))
-    collector = SloCollector(table, clock)
+    collector = SloCollector(table, "m", clock)
     for end in (14.0, 14.0, 14.0, 99.0):
         collector.ended(latency_record(priority=2, end=end))
     clock.now += 2000
     for _ in range(4):
         collector.ended(latency_record(priority=2, end=14.0))
     found = {
-        (sample.name, *sample.labels.values()): sample.value
+        (sample.name, *[v for k, v in sample.labels.items() if k != "model_name"]): sample.value
         for family in collector.collect()
         for sample in family.samples
     }

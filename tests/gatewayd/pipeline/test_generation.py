@@ -10,7 +10,6 @@ import pytest
 
 from gatewayd.engines.api import EngineRequest, TokenSink
 from gatewayd.errors import ClientGone, EngineLost, EngineUnavailable, QueueFull
-from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.choice import ChoiceOptions
 from gatewayd.pipeline.generation import Generation, Pipeline
 from gatewayd.pipeline.work import Work
@@ -21,6 +20,7 @@ from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, hangs_after, says
+from tests.gatewayd.one_model import model_metrics
 
 
 def work(text: TextModel, *, prompts: int = 1, stop: tuple[str, ...] = ()) -> Work:
@@ -38,7 +38,7 @@ def work(text: TextModel, *, prompts: int = 1, stop: tuple[str, ...] = ()) -> Wo
 
 
 def pipeline(fleet: FakeFleet, finished: Callable[[RequestFinished], None]) -> Pipeline:
-    metrics = Metrics(fleet, "nano", version="1", max_model_len=100)
+    metrics = model_metrics(fleet, "nano")
     return Pipeline(fleet=fleet, metrics=metrics, observers=Observers(finished=finished))
 
 

@@ -14,7 +14,6 @@ from gatewayd.http.app import build_app
 from gatewayd.http.protocols.mounted import PathOwners, overlap
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.services import RequestLimits, Services
-from gatewayd.metrics.registry import Metrics
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.protocols import Gateway as Given
@@ -22,6 +21,7 @@ from gatewayd_hooks.protocols import Route
 from tests.gatewayd.fake_fleet import FakeFleet, fails, hangs, hangs_after, says
 from tests.gatewayd.gateway import FakeControl, Gateway, running, until
 from tests.gatewayd.http.protocols.plain_protocol import Plain
+from tests.gatewayd.one_model import one_model
 
 HELLO = "hello to all of you"
 
@@ -269,12 +269,12 @@ async def test_what_comes_while_a_client_does_not_read_is_one_piece(text: TextMo
 def services(text: TextModel, **protocols: Plain) -> Services:
     fleet = FakeFleet()
     control = FakeControl()
-    return Services(
-        fleet=fleet,
-        text=text,
-        models=("nano",),
-        metrics=Metrics(fleet, "nano", version="9", max_model_len=9, control=control),
+    return one_model(
+        fleet,
+        text,
         version="9",
+        max_model_len=9,
+        control=control,
         protocols=tuple(protocols.items()),
     )
 

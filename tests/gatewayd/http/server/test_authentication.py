@@ -11,19 +11,17 @@ from gatewayd.http.app import build_router
 from gatewayd.http.protocols.mounted import Protocols
 from gatewayd.http.schema.openapi import OPERATIONS
 from gatewayd.http.server.authentication import PUBLIC
-from gatewayd.http.services import Services
-from gatewayd.metrics.registry import Metrics
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.one_model import one_model
 
 KEY = "gw_test_0123456789"
 
 
 def routes(text: TextModel) -> list[tuple[str, str]]:
     fleet = FakeFleet()
-    metrics = Metrics(fleet, "nano", version="1", max_model_len=8)
-    services = Services(fleet=fleet, text=text, models=("nano",), metrics=metrics, version="1")
+    services = one_model(fleet, text, max_model_len=8)
     found = build_router(services, Protocols(services)).routes
     return [
         (method, route.path.replace("{model:path}", "nano"))

@@ -10,11 +10,10 @@ import pytest
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Message, encode_json
 from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal, disconnect_signal
-from gatewayd.http.services import Services
-from gatewayd.metrics.registry import Metrics
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, hangs
 from tests.gatewayd.gateway import CHAT, until
+from tests.gatewayd.one_model import one_model
 
 
 async def nothing() -> Message:
@@ -68,10 +67,7 @@ def test_listening_after_the_departure_is_told_at_once() -> None:
 
 async def test_a_server_without_the_extension_is_asked_for_messages(text: TextModel) -> None:
     fleet = FakeFleet(hangs)
-    metrics = Metrics(fleet, "nano", version="1", max_model_len=2048)
-    app = build_app(
-        Services(fleet=fleet, text=text, models=("nano",), metrics=metrics, version="1")
-    )
+    app = build_app(one_model(fleet, text))
     messages: asyncio.Queue[Message] = asyncio.Queue()
     messages.put_nowait({"type": "http.request", "body": encode_json(CHAT), "more_body": False})
     sent: list[Message] = []

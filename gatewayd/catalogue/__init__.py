@@ -1,0 +1,1 @@
+"""Catalogue of targets: every name that requests may give as their model, and what serves it."""

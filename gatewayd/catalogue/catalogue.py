@@ -1,0 +1,84 @@
+"""The targets that the daemon serves, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gatewayd.catalogue.target import Target
+from gatewayd.errors import ModelNotFound
+
+
+class Catalogue:
+    """Names and their targets; changed while requests run, from the event loop only.
+
+    Attributes:
+        targets: in the order of the configuration; the first serves requests that name no model.
+        names: of all targets, in order.
+    """
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self.targets: tuple[Target, ...] = ()
+        self._by_name: dict[str, Target] = {}
+        self._set(targets)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all targets, in order."""
+        return tuple(self._by_name)
+
+    @property
+    def default(self) -> Target:
+        """The target of requests that name no model."""
+        return self.targets[0]
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request for some target would be served now."""
+        return any(target.fleet.is_ready for target in self.targets)
+
+    @property
+    def condition(self) -> str:
+        """``ready``; ``degraded`` if only some targets serve; or why the default does not."""
+        ready = [target.fleet.is_ready for target in self.targets]
+        if any(ready):
+            return "ready" if all(ready) else "degraded"
+        return self.default.fleet.condition
+
+    def find(self, name: str) -> Target:
+        """Return the target of a name.
+
+        Raises:
+            ModelNotFound: it is not served.
+        """
+        target = self._by_name.get(name)
+        if target is None:
+            raise not_served(name, self.names)
+        return target
+
+    def add(self, target: Target) -> None:
+        """Serve another target.
+
+        Raises:
+            ValueError: one of its names is taken.
+        """
+        self._set([*self.targets, target])
+
+    def remove(self, target: Target) -> None:
+        """Stop serving a target; requests that have found it continue."""
+        self._set([one for one in self.targets if one is not target])
+
+    def _set(self, targets: Sequence[Target]) -> None:
+        by_name: dict[str, Target] = {}
+        for target in targets:
+            for name in target.names:
+                if name in by_name:
+                    raise ValueError(f"two models are named {name!r}: a name stands for one")
+                by_name[name] = target
+        self._by_name, self.targets = by_name, tuple(targets)
+
+
+def not_served(name: str, served: Sequence[str]) -> ModelNotFound:
+    """Return the error for a model name that is not served."""
+    return ModelNotFound(
+        f"the model {name[:256]!r} does not exist; served: {', '.join(served)}", param="model"
+    )

@@ -1,0 +1,83 @@
+"""The engines of all models, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from gatewayd.daemon.models import ModelParts
+
+_log = logging.getLogger("gatewayd.daemon")
+
+
+class Fleets:
+    """The fleets of all models.
+
+    Args:
+        models: parts of each model, at least one; more may be added while they run.
+    """
+
+    def __init__(self, models: Sequence[ModelParts]) -> None:
+        self._models = models
+
+    def start(self) -> None:
+        """Start the engines of models that are loaded with the daemon."""
+        for model in self._models:
+            model.fleet.start(is_asleep=not model.preloads)
+
+    async def wait_ready(self) -> None:
+        """Wait until each model that is loaded with the daemon serves or has failed."""
+        first = [model for model in self._models if model.preloads]
+        ready = [asyncio.create_task(model.fleet.wait_ready()) for model in first]
+        failed = [asyncio.create_task(model.fleet.wait_failed()) for model in first]
+        try:
+            for model, *ends in zip(first, ready, failed, strict=True):
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if not model.fleet.is_ready and len(self._models) > 1:
+                    _log.error("model %s is not served: %s", model.name, model.fleet.failure)
+        finally:
+            for task in (*ready, *failed):
+                task.cancel()
+
+    async def wait_failed(self) -> str:
+        """Wait until no model has an engine that could serve.
+
+        Returns:
+            The reason of the first model's failure.
+        """
+        reasons = await asyncio.gather(*[model.fleet.wait_failed() for model in self._models])
+        return reasons[0]
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences at engines, and pending ones."""
+        return sum(model.fleet.num_unfinished for model in self._models)
+
+    def drain(self) -> None:
+        """Refuse further requests; accepted ones continue, and held ones are released."""
+        for model in self._models:
+            model.fleet.drain()
+
+    def release_held(self) -> None:
+        """Release requests that an operator holds."""
+        for model in self._models:
+            model.fleet.release_held()
+
+    def fail_remaining(self) -> None:
+        """Fail every remaining request, because the daemon stops."""
+        for model in self._models:
+            model.fleet.fail_remaining()
+
+    async def stop(self, save_seconds: float) -> None:
+        """Stop all engines.
+
+        Args:
+            save_seconds: time for engines to persist their prefix caches.
+        """
+        await asyncio.gather(*[model.fleet.stop(save_seconds) for model in self._models])
+
+    def stop_saving(self) -> None:
+        """Stop the persisting of prefix caches by engines that are ending."""
+        for model in self._models:
+            model.fleet.stop_saving()

@@ -1,0 +1,188 @@
+"""Parts of a daemon that each model has for itself: engines, strategies, text and control."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatewayd.admin.control import Control
+from gatewayd.admin.overrides.persisted_overrides import Overrides
+from gatewayd.catalogue.target import Target
+from gatewayd.config.catalogue import ModelConfig
+from gatewayd.config.tables import Config
+from gatewayd.daemon.options import DaemonOptions
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.replicas import launch
+from gatewayd.engines.replicas.setup import Launch
+from gatewayd.metrics.registry import GatewayMetrics, Metrics
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import LiveRequests
+from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
+from gatewayd.text.text_model import TextModel
+
+_log = logging.getLogger("gatewayd.daemon")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """Files and tokenizer of a model.
+
+    Attributes:
+        source: folder or GGUF file.
+        folder: of the checkpoint, which is made of a GGUF file.
+        context_len: in tokens.
+        text: its tokenizer and template.
+    """
+
+    source: Path
+    folder: Path
+    context_len: int
+    text: TextModel
+
+    @classmethod
+    def find(cls, config: Config) -> ModelFiles:
+        """Find the configured model.
+
+        Raises:
+            OSError, ValueError: it cannot be served.
+        """
+        source = launch.model_source(config)
+        folder = launch.folder_of(source)
+        context_len = launch.checked_context_len(config, folder)
+        return cls(source, folder, context_len, TextModel.from_folder(folder))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ModelParts:
+    """Parts of one model.
+
+    Attributes:
+        key: of its table in the configuration; None for ``[model]``.
+        target: serves the requests for its names.
+        fleet: the engines.
+        plugged: strategies of this process.
+        control: changes of the running model.
+        guides: grammar checks before engines.
+        preloads: whether its engines are started with the daemon.
+    """
+
+    key: str | None
+    target: Target
+    fleet: EngineFleet
+    plugged: LoadedPlugins
+    control: Control
+    guides: GuideChecks
+    preloads: bool
+
+    @property
+    def name(self) -> str:
+        """Name of the model."""
+        return self.target.name
+
+
+def compose_model(
+    model: ModelConfig,
+    files: ModelFiles,
+    options: DaemonOptions,
+    overrides: Overrides,
+    metrics: GatewayMetrics,
+    *,
+    is_first: bool,
+) -> ModelParts:
+    """Build the parts of a model; nothing runs yet.
+
+    Args:
+        model: its configuration.
+        files: its files.
+        options: environment of the daemon.
+        overrides: operators' changes of this model.
+        metrics: of the gateway, to which the model's are added.
+        is_first: whether it is the model that brings the plugins that all share.
+
+    Raises:
+        PluginError: a strategy cannot be loaded, or refuses its settings.
+    """
+    # Before anything is built: engines start with the operators' changes instead of being swapped.
+    config = _in_effect(model.config, overrides)
+    text = files.text
+    name = launch.served_name(config) if model.name is None else model.name
+    plugged = LoadedPlugins.load(
+        config,
+        model=name,
+        chat_template=text.template.source if text.template else "",
+        is_first=is_first,
+    )
+    fleet = _engines(config, options, plugged, files.folder)
+    control = Control(config, fleet, plugged, overrides)
+    live = LiveRequests[Generation]()
+    own = Metrics(
+        metrics,
+        fleet,
+        name,
+        max_model_len=files.context_len,
+        control=control,
+        slo=config.slo,
+        running=live.generated,
+    )
+    # Metrics read from the control and are called by it; the callback closes that cycle.
+    control.on_slo_change = own.slo.set_targets
+    # Read at each use, since a reload replaces the configuration.
+    guides = GuideChecks(lambda: control.config.guide, str(files.folder), fleet)
+    control.on_reload = guides.wake
+    target = Target(
+        names=(name, *model.served_names),
+        fleet=fleet,
+        text=text,
+        metrics=own,
+        live=live,
+        parsers=plugged.parsers,
+        guides=guides,
+        detector=lambda: control.detector,
+    )
+    return ModelParts(
+        key=model.name,
+        target=target,
+        fleet=fleet,
+        plugged=plugged,
+        control=control,
+        guides=guides,
+        preloads=model.preloads,
+    )
+
+
+def _in_effect(file: Config, overrides: Overrides) -> Config:
+    """The configuration with operators' changes; the file alone if that is not valid."""
+    # The base with which changes from now on are recorded.
+    overrides.file = file
+    config = overrides.apply(file)
+    # A runtime choice may name a plugin that has been uninstalled. All changes are dropped then,
+    # not only that one, so that what applies is the file alone (ADR 0027).
+    if config is not file and (problems := check_strategies(config)):
+        _log.error(
+            "runtime changes not applied, using the configuration file: %s", "; ".join(problems)
+        )
+        overrides.clear()
+        return file
+    return config
+
+
+def _engines(
+    config: Config, options: DaemonOptions, plugged: LoadedPlugins, folder: Path
+) -> EngineFleet:
+    fleet = EngineFleet(
+        Launch(
+            executor=plugged.executor,
+            command=tuple(options.command),
+            env=launch.environment(config, options.env),
+            config=launch.engine_config(config, folder),
+            patience=launch.silence_limits(config),
+        ),
+        plugged.router,
+        launch.queue_limits(config),
+        config.engine.replicas,
+        plugged.admission,
+    )
+    fleet.deadlines = launch.deadlines(config)
+    return fleet

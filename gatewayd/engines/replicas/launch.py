@@ -73,9 +73,9 @@ def model_source(config: Config) -> Path:
         return embedded.folder()
     if path.startswith(EMBEDDED):
         return embedded.folder(path.removeprefix(EMBEDDED))
-    if is_reference(config.model.path):
-        return stored_path(config.model.path)
-    return Path(config.model.path).expanduser().absolute()
+    if is_reference(path):
+        return stored_path(path)
+    return Path(path).expanduser().absolute()
 
 
 def served_name(config: Config) -> str:

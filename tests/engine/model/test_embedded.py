@@ -19,7 +19,7 @@ def test_both_models_are_there_with_all_that_serving_needs() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(KeyError, match="nano, nano-draft"):
+    with pytest.raises(ValueError, match="nano, nano-draft"):
         embedded.folder("../nano")
 
 

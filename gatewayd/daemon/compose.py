@@ -12,7 +12,7 @@ from functools import partial
 from gatewayd import __version__
 from gatewayd.admin.app import build_admin
 from gatewayd.admin.audit_log import AuditRecord
-from gatewayd.admin.model_apps import AdminModels
+from gatewayd.admin.models import AdminModels, ModelList
 from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.plugins import plugin_routes
@@ -22,6 +22,9 @@ from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.memory_budget import BudgetExceeded, MemoryBudget
+from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits
+from gatewayd.catalogue.residency_metrics import ResidencyCollector
 from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
@@ -42,10 +45,12 @@ from gatewayd.metrics.registry import GatewayMetrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
+from gatewayd.plugins.residency import FencedResidency
 from gatewayd.store.errors import StoreError
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd_hooks.host.loading import PluginError
+from gatewayd_hooks.strategy import Kind
 
 
 def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
@@ -75,7 +80,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         except BaseException:
             durable.close()
             raise
-    except (PluginError, ListenError, StoreError) as error:
+    except (PluginError, ListenError, StoreError, BudgetExceeded) as error:
         listening.close()
         raise StartError(str(error)) from error
 
@@ -93,6 +98,7 @@ def _compose_with_store(
     metrics = GatewayMetrics(__version__, recent=recent)
     models = _compose_models(found, options, durable, metrics)
     first = models[0]
+    residency = _residency(config, models)
     plugged, control = first.plugged, first.control
     # Reports the stored quotas at once, so that engines have them before the first step.
     for model in models:
@@ -108,6 +114,7 @@ def _compose_with_store(
     notifier = ServiceNotifier([(model.name, model.fleet) for model in models], progress)
     reloading = Reloading(options.reload, {model.key: model.control for model in models}, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
+    metrics.registry.register(ResidencyCollector(residency))
     local_models = LocalModels([files.source for _, files in found])
     key = control.config.server.api_key
     secret = None if key is None else key.get_secret_value()
@@ -143,12 +150,13 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        residency=residency,
         notifier=notifier,
         progress=progress,
         reloading=reloading,
         local_models=local_models,
         server=HttpServer(build_app(services), metrics.answered, config.server),
-        admin=_build_admin(config, sources_of, models, durable, drain),
+        admin=_build_admin(config, sources_of, models, residency, durable, drain),
         lines=lines,
         ready_message=ReadyMessage(
             model=first.name,
@@ -186,10 +194,36 @@ def _compose_models(
     return models
 
 
+def _residency(config: Config, models: Sequence[ModelParts]) -> ModelResidency:
+    """Put all models under one budget; those that are loaded at their first request wait for it.
+
+    Raises:
+        BudgetExceeded: one can never be loaded.
+        PluginError: the strategy cannot be loaded.
+    """
+    catalogue, plugged = config.catalogue, models[0].plugged
+    name = config.residency.strategy
+    strategy = plugged.host.strategy(Kind.RESIDENCY, name, config.residency.settings(name))
+    strategy.open(plugged.resources)
+    budget = MemoryBudget(
+        None if catalogue.memory is None else int(catalogue.memory),
+        None if catalogue.device_memory is None else int(catalogue.device_memory),
+    )
+    residency = ModelResidency(
+        ResidencyLimits(budget, catalogue.minimum_residency_seconds, catalogue.patience_seconds),
+        FencedResidency(strategy, name, plugged.plugin_times, plugged.watchdog),
+    )
+    for model in sorted(models, key=lambda one: not one.managed.is_pinned):
+        residency.add(model.managed)
+        model.fleet.demand = partial(residency.demand, model.managed)
+    return residency
+
+
 def _build_admin(
     config: Config,
     sources_of: Callable[..., Sources],
     models: Sequence[ModelParts],
+    residency: ModelResidency,
     durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> AdminParts | None:
@@ -197,8 +231,9 @@ def _build_admin(
         return None
     apps: dict[str, App] = {}
     watching = []
+    listing = ModelList(residency, [model.target for model in models])
     for model in models:
-        apps[model.name], snapshots = _build_model_admin(sources_of, model, durable, drain)
+        apps[model.name], snapshots = _build_model_admin(sources_of, model, listing, durable, drain)
         watching.append(snapshots)
     app = AdminModels(apps)
     return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)
@@ -207,6 +242,7 @@ def _build_admin(
 def _build_model_admin(
     sources_of: Callable[..., Sources],
     model: ModelParts,
+    listing: ModelList,
     durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> tuple[App, SnapshotBroadcast]:
@@ -227,6 +263,7 @@ def _build_model_admin(
             *operation_routes(operations),
             *prefix_routes(PrefixRoutes(fleet, record)),
             *plugin_routes(control),
+            *listing.routes,
         ],
         live,
         durable.archive,

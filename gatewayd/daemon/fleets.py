@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.daemon.models import ModelParts
 
 _log = logging.getLogger("gatewayd.daemon")
@@ -16,19 +17,33 @@ class Fleets:
 
     Args:
         models: parts of each model, at least one; more may be added while they run.
+        residency: loads and unloads them.
     """
 
-    def __init__(self, models: Sequence[ModelParts]) -> None:
+    def __init__(self, models: Sequence[ModelParts], residency: ModelResidency) -> None:
         self._models = models
+        self._residency = residency
 
     def start(self) -> None:
-        """Start the engines of models that are loaded with the daemon."""
+        """Start the engines of models that are loaded with the daemon, as far as memory goes."""
         for model in self._models:
-            model.fleet.start(is_asleep=not model.preloads)
+            model.fleet.start(is_asleep=True)
+        # Pinned ones first: the others are loaded into what they leave.
+        for model in sorted(self._models, key=lambda one: not one.managed.is_pinned):
+            if not model.preloads:
+                continue
+            if self._residency.has_room(model.managed):
+                self._residency.load(model.managed)
+            else:
+                _log.warning(
+                    "the model %s is loaded at its first request: [catalogue] memory has no room"
+                    " for it beside the others",
+                    model.name,
+                )
 
     async def wait_ready(self) -> None:
         """Wait until each model that is loaded with the daemon serves or has failed."""
-        first = [model for model in self._models if model.preloads]
+        first = [model for model in self._models if not model.fleet.is_asleep]
         ready = [asyncio.create_task(model.fleet.wait_ready()) for model in first]
         failed = [asyncio.create_task(model.fleet.wait_failed()) for model in first]
         try:

@@ -56,7 +56,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
-        self._fleets = Fleets(self.parts.models)
+        self._fleets = Fleets(self.parts.models, self.parts.residency)
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.
@@ -82,6 +82,7 @@ class Daemon:
         # Before the store: batches that it resumes wait in the fleet for an engine.
         self._fleets.start()
         await parts.durable.start()
+        residing = asyncio.create_task(parts.residency.run(), name="residency")
         managing = asyncio.create_task(parts.notifier.run(), name="service manager")
         serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
         failing = asyncio.create_task(self._fleets.wait_failed(), name="engines")
@@ -112,7 +113,7 @@ class Daemon:
             await admin
             logs.remove_handler(parts.lines)
         # The notifier ran until here: a long drain needs keep-alives, too.
-        for task in (failing, stopping, managing):
+        for task in (failing, stopping, managing, residing):
             task.cancel()
         return status
 
@@ -121,7 +122,9 @@ class Daemon:
         parts = self.parts
         began = time.monotonic()
         if above is not None:
-            fleets = [(model.name, model.fleet) for model in parts.models if model.preloads]
+            fleets = [
+                (model.name, model.fleet) for model in parts.models if not model.fleet.is_asleep
+            ]
             drawing = asyncio.create_task(show_loading(fleets, above.console), name="progress")
         try:
             await self._fleets.wait_ready()

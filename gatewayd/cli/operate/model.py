@@ -1,4 +1,4 @@
-"""``gatewayd model``: models on this machine, and the model of a running daemon."""
+"""``gatewayd model``: models on this machine, and those of a running daemon."""
 
 from __future__ import annotations
 
@@ -6,20 +6,51 @@ from typing import Annotated
 from urllib.parse import quote
 
 import typer
+from rich.filesize import decimal
+from rich.markup import escape
+from rich.table import Table
 
-from gatewayd.cli.common import ConfigFile
+from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.operate.stored_models import delete, list_models, pull
 from gatewayd.cli.operate.swap import Socket, call_admin
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fetch, list and delete models; load or unload the model of a running daemon.",
+    help="Fetch, list and delete models; load or unload the models of a running daemon.",
 )
 app.command()(pull)
 app.command("list")(list_models)
 app.command()(delete)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Served name of the model.")]
+
+
+@app.command()
+def status(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
+    """List the models of a running daemon: which are loaded, their memory and use."""
+    found = call_admin(config, socket, "GET", "/admin/models")
+    if as_json:
+        print_json(found)
+        return
+    table = Table(
+        whole("model", [escape(row["name"]) for row in found["models"]]),
+        *("state", "memory", "loads", "load time", "requests"),
+        box=None,
+        pad_edge=False,
+    )
+    for row in found["models"]:
+        table.add_row(
+            escape(row["name"]),
+            row["state"] + (", pinned" if row["is_pinned"] else ""),
+            decimal(row["host_bytes"] + row["device_bytes"]),
+            str(row["loads"]),
+            f"{row['load_seconds']:.1f} s",
+            str(row["num_requests"]),
+        )
+    console().print(table)
+    for place in ("host", "device"):
+        if (limit := found[f"{place}_limit"]) is not None:
+            typer.echo(f"{place} memory: {decimal(found[f'{place}_bytes'])} of {decimal(limit)}")
 
 
 @app.command()

@@ -140,13 +140,15 @@ def delete(model: HubModel, config: ConfigFile = None) -> None:
     What a daemon is serving, or would serve by the configuration, is not deleted.
     """
     # Late: the rest needs nothing of engines.
+    from gatewayd.config.catalogue import model_configs
     from gatewayd.engines.replicas.launch import model_source
 
     configured = load_config(config).config
     try:
         reference = parse_reference(model)
-        with contextlib.suppress(HubError):  # not there, so nothing of it can be deleted
-            hold_served(model_source(configured))  # until the end of this process
+        for served in model_configs(configured):
+            with contextlib.suppress(HubError):  # not there, so nothing of it can be deleted
+                hold_served(model_source(served.config))  # until the end of this process
         freed = delete_stored(reference)
     except HubError as error:
         fail(str(error))

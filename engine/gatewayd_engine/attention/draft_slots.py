@@ -126,6 +126,7 @@ class _Slots(RotatingAttend):
             ancestors=inputs.ancestors,
             splits=self._splits,
             scratch=self._scratch,
+            chunked=shape.chunked,
         )
         return self._out.flatten(1)
 

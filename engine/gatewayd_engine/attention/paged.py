@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.step_inputs import StepInputs
+from gatewayd_engine.attention.windows import first_visible
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -91,10 +92,13 @@ class PagedAttention:
         lengths = (ends - begins - 1) * size + inputs.last_page_len[line:end_line].unsqueeze(1)
         at = torch.arange(width * size, dtype=torch.int32, device=device)
         back = torch.arange((end - first) // count - 1, -1, -1, dtype=torch.int32, device=device)
-        # Distance of each position from each token, within the token's sequence.
-        behind = (lengths - 1 - back).unsqueeze(2) - at
+        # Position of each token in its sequence.
+        now = (lengths - 1 - back).unsqueeze(2)
+        causal, chunked = at <= now, self._shape.chunked
         seen = {
-            window: (behind >= 0) & (behind < window) if window else behind >= 0
+            window: causal & (at >= first_visible(now, window, chunked=chunked))
+            if window
+            else causal
             for window in self._windows
         }
         return _Lines(first, end, inputs.pages.index_select(0, table), seen)

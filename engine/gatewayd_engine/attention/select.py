@@ -54,13 +54,18 @@ def device_attention(
         torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
         and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
+        and not (shape.chunked and any(window % pool.page_size for window in shape.windows))
     )
     own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
     other: DeviceAttention
     if not knows or find_spec("flashinfer") is None:
         other = PagedAttention(shape, pool, append, own)
-    elif shares_prefixes:
+    elif shape.chunked and any(shape.windows):
         # Imported where it is used: FlashInfer is optional.
+        from gatewayd_engine.attention.flashinfer.chunked import ChunkedAttention
+
+        other = ChunkedAttention(shape, pool, append)
+    elif shares_prefixes:
         from gatewayd_engine.attention.flashinfer.cascade import CascadeAttention
 
         other = CascadeAttention(shape, pool, append)

@@ -133,6 +133,7 @@ class DecodeKernels:
             splits=splits,
             scratch=self._scratch if splits > 1 or shared is not None else None,
             shared=shared,
+            chunked=shape.chunked,
         )
 
 
@@ -222,9 +223,9 @@ class DecodeAttention:
         if self.least_saved is not None and inputs.host.num_lines > 1:
             # First, as a step is replayed by the first kind that suits it.
             kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
-        if not isinstance(self._other, CapturingAttention):
+        theirs = self._other.captured(inputs) if isinstance(self._other, CapturingAttention) else []
+        if not theirs:
             return [*kinds, CapturedDecode(self._kernels, inputs)]
-        theirs = self._other.captured(inputs)
         if self._choice is None or len(theirs) != 1:
             return [*kinds, *theirs]
         candidates = {"flashinfer": theirs[0], "triton": CapturedDecode(self._kernels, inputs)}

@@ -167,6 +167,7 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
         splits: int,
         scratch: torch.Tensor | None,
         shared: SharedPages | None = None,
+        chunked: bool = False,
     ) -> None:
         """Compute paged decode attention of the last queries of each sequence.
 
@@ -205,6 +206,7 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
             shared: pages of a prefix that all sequences share, with ``width`` 1 and no window; None
                 if there is none. Padding sequences, which do not have the prefix, get meaningless
                 results.
+            chunked: see ``AttentionShape``.
         """
 
     def gather(

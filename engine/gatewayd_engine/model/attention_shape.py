@@ -19,6 +19,8 @@ class AttentionShape:
         windows: per layer, the sliding window: how many of the latest positions a token attends
             to, itself included; 0 for all.
         values_are_keys: whether the keys serve as values as well, as in latent attention.
+        chunked: whether windows are fixed: a token attends to positions of its own chunk, which
+            begins at a multiple of the window.
     """
 
     num_layers: int
@@ -29,6 +31,7 @@ class AttentionShape:
     softcap: float | None
     windows: tuple[int, ...]
     values_are_keys: bool = False
+    chunked: bool = False
 
     @property
     def num_parts(self) -> int:

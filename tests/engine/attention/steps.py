@@ -209,8 +209,11 @@ class Sequences:
         at = torch.arange(len(kv), device=kv.device)
         now = at[len(kv) - len(query) :].unsqueeze(-1)
         hidden = at > now
-        if shape.windows[layer]:
-            hidden |= at <= now - shape.windows[layer]
+        window = shape.windows[layer]
+        if window and shape.chunked:
+            hidden |= at // window != now // window
+        elif window:
+            hidden |= at <= now - window
         weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
         return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
 

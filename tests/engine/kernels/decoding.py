@@ -34,6 +34,7 @@ class Case:
     dim: int = 16
     page_size: int = 4
     window: int = 0
+    chunked: bool = False
     softcap: float | None = None
     has_sinks: bool = False
     splits: int = 1
@@ -56,9 +57,12 @@ class Case:
                 way.append(query)
                 query = self.parents[query]
         # Nearest first, then all before the step.
-        apart = way.index(token - start) if token - start in way else len(way) - 1 + start - token
+        now = start + len(way) - 1
+        at = now - way.index(token - start) if token - start in way else token
         known = token < start or token - start in way
-        return known and (not self.window or apart < self.window)
+        if self.chunked and self.window:
+            return known and at // self.window == now // self.window
+        return known and (not self.window or now - at < self.window)
 
 
 class Lines:
@@ -137,6 +141,7 @@ class Lines:
             ancestors=None if ancestors is None else ancestors.to(to),
             splits=case.splits,
             scratch=scratch,
+            chunked=case.chunked,
             **others,
         )
         assert out[..., case.dim :].isnan().all()

@@ -30,6 +30,15 @@ CASES = {
     "a tree": Case((5, 150), (7, 4), width=7, parents=TREE, splits=2),
     "a tree deeper than the window": Case((60, 1), width=7, parents=TREE, window=3),
     "a tree, a window as wide": Case((60, 1), width=7, parents=TREE, window=8),
+    "chunks, at their edges": Case((0, 8, 9, 17, 70), window=9, chunked=True),
+    "chunks in parts, with sinks": Case(
+        (300, 9, 640), window=200, splits=2, has_sinks=True, chunked=True
+    ),
+    "drafts across a chunk's edge": Case((6, 40, 7), (2, 5, 5), width=5, window=8, chunked=True),
+    "a tree across edges of chunks": Case(
+        (60, 1, 61, 63), width=7, parents=TREE, window=2, chunked=True
+    ),
+    "a tree, chunks as wide": Case((60, 2, 6), width=7, parents=TREE, window=8, chunked=True),
     "a shared beginning, in parts": Case((300, 256, 259, 0), shared=(64, 3), splits=2),
     "shared in one part, own in one": Case((17, 19), shared=(4, 2), has_sinks=True, softcap=3.0),
     "nothing is shared": Case((17, 150), shared=(0, 2)),

@@ -19,7 +19,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import LOG2E, attend, count_bits
+from gatewayd_engine.kernels.attention.paged_tile import LOG2E, attend, count_bits, first_visible
 from gatewayd_engine.kernels.attention.partial_results import merge_parts, range_of, store_part
 from gatewayd_engine.kernels.attention.shared_prefix import attend_shared
 from gatewayd_engine.kernels.attention.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
@@ -44,6 +44,7 @@ def decode_attention(
     splits: int,
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
+    chunked: bool = False,
     early: bool = False,
 ) -> None:
     """See ``base``."""
@@ -72,6 +73,7 @@ def decode_attention(
         "SHARED_SPLITS": shared_splits,
         "WIDTH": width,
         "WINDOW": window,
+        "CHUNKED": chunked,
         "HAS_COUNTS": num_queries is not None,
         "PAGE": page_size,
         "DIM": dim,
@@ -153,6 +155,7 @@ def _decode_attention(
     SHARED_SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PAGE: tl.constexpr,
@@ -179,6 +182,7 @@ def _decode_attention(
         SHARED_SPLITS,
         WIDTH,
         WINDOW,
+        CHUNKED,
         HAS_COUNTS,
         PAGE,
         LEAST,
@@ -201,7 +205,7 @@ def _decode_attention(
     )
     # Which positions a row sees. Padding queries see none, and so get zeros.
     limit = tl.where(is_real, start + slot + 1, 0)
-    oldest = start + slot - WINDOW + 1
+    position = start + slot
     bits = tl.zeros((BLOCK_M,), tl.uint64)
     if MASK == "tree":
         ancestor_bits = tl.load(ancestors + token, mask=is_row & is_real, other=0)
@@ -209,7 +213,8 @@ def _decode_attention(
         # In a tree all tokens before this step are seen; of this step's, those whose bit is set.
         limit = tl.where(is_real, start, 0)
         # A node's position follows from the number of its ancestors, not from its slot.
-        oldest = start + count_bits(bits) - WINDOW
+        position = start + count_bits(bits) - 1
+    oldest = first_visible(position, WINDOW, CHUNKED)
     head_place = kv_head.to(tl.int64) * kv_head_stride
     begin = low + split * each
     acc, highest, total = attend(
@@ -229,6 +234,7 @@ def _decode_attention(
         cap,
         MASK,
         WINDOW,
+        CHUNKED,
         WIDTH,
         HAS_CAP,
         PAGE,

@@ -31,6 +31,7 @@ def attend(
     cap: tl.tensor,
     MASK: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     WIDTH: tl.constexpr,
     HAS_CAP: tl.constexpr,
     PAGE: tl.constexpr,
@@ -60,6 +61,7 @@ def attend(
         cap: see ``HAS_CAP``.
         MASK: "all": every row sees the whole range; "causal"; or "tree".
         WINDOW: sliding window; 0 for none.
+        CHUNKED: see ``AttentionShape``.
         WIDTH: queries of a sequence.
         HAS_CAP: whether scores become ``cap * tanh(scores / cap)``.
         PAGE: tokens per page.
@@ -104,9 +106,10 @@ def attend(
             slot = tl.minimum(tl.maximum(at - start, 0), 63).to(tl.uint64)
             later = bits[:, None] >> slot[None, :]
             is_ancestor = (later & 1) == 1
-            if WINDOW and WINDOW <= WIDTH:
-                # The distance in the tree: tokens on the path from it to the query, inclusive.
-                is_ancestor = is_ancestor & (count_bits(later >> 1) < WINDOW)
+            if WINDOW and (CHUNKED or WINDOW <= WIDTH):
+                # Positions within the tree: less the tokens on the path from it to the query.
+                depth = (count_bits(bits) - 1)[:, None] - count_bits(later >> 1)
+                is_ancestor = is_ancestor & (start + depth >= oldest[:, None])
             seen = seen & (before | ((at >= start)[None, :] & is_ancestor))
         # Base 2 from here on, because exp2 is one instruction. Online softmax: sums are relative to
         # the highest score so far, and rescaled when that rises.
@@ -121,6 +124,15 @@ def attend(
         acc = acc * kept[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         highest = raised
     return acc, highest, total
+
+
+@triton.jit
+def first_visible(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) -> tl.tensor:
+    """Return the first position that a token attends to, as ``attention.windows`` does."""
+    oldest = position - WINDOW + 1
+    if CHUNKED and WINDOW:
+        oldest = position // WINDOW * WINDOW
+    return oldest
 
 
 @triton.jit

@@ -134,6 +134,7 @@ def _shared_attention(
         cap,
         "all",
         0,
+        False,
         1,
         HAS_CAP,
         PAGE,

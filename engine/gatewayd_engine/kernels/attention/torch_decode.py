@@ -32,6 +32,7 @@ def decode_attention(
     splits: int,
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
+    chunked: bool = False,
 ) -> None:
     """See ``base``."""
     tokens, num_heads = query.shape[:2]
@@ -86,9 +87,11 @@ def decode_attention(
         seen = (back < 0) | (bits.gather(1, index) == 1)
         # Before this step positions count one by one; within it, the distance is that in the tree.
         depth = bits.sum(1, keepdim=True) - 1
+        position = starts + depth
         apart = torch.where(back < 0, depth - back, behind.gather(1, index))
     if window:
-        seen = seen & (apart < window)
+        reach = position % window if chunked else window - 1
+        seen = seen & (apart <= reach)
     mine = torch.arange(lines, device=device).repeat_interleave(width).unsqueeze(1)
     seen = seen & is_held & (own == mine) & (slot < counts.repeat_interleave(width).unsqueeze(1))
     scores = scores.masked_fill(~seen.unsqueeze(1), -torch.inf)

@@ -76,7 +76,8 @@ def _expected(spec: ModelSpec, drafts: int, is_split: bool) -> Iterator[_Fact]:
         yield _Fact("rope.scaling.factor", spec.rope.factor, "a factor of")
     yield _Fact("vocab_size", spec.vocab_size, "vocab_size")
     yield from _of_experts(spec)
-    if any(spec.windows):
+    # Files of chunked attention do not say how long chunks are.
+    if any(spec.windows) and not spec.attention.chunked:
         yield _Fact("attention.sliding_window", max(spec.windows), "sliding_window")
     for key, cap in (
         ("attn_logit_softcapping", spec.attention_softcap),

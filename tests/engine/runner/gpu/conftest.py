@@ -93,7 +93,9 @@ def make_device_engine(
         least = 64 if shares_prefixes else None
         if request.param == "own":
             return DecodeAttention(own, PagedAttention(shape, pool, append, own), least)
-        if shares_prefixes:
+        if shape.chunked and any(shape.windows):
+            flash = flashinfer.ChunkedAttention(shape, pool, append)
+        elif shares_prefixes:
             flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
         else:
             flash = flashinfer.FlashAttention(shape, pool, append)

@@ -230,7 +230,10 @@ async def test_a_guide_that_is_short_of_memory_is_opened_confined_or_not_at_all(
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
 def test_the_doctor_says_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert service.confinement(Config()).state == "ok"
+    found = service.confinement(Config())
+    assert (found.state, found.text.partition(" are")[0]) == ("ok", "grammar checkers and pulls")
+    without = service.confinement(Config(guide=GuideTable(strategy="none")))
+    assert (without.state, without.text.partition(" are")[0]) == ("ok", "pulls")
     python = children.python
     monkeypatch.setattr(children, "python", lambda _, *rest: python("-c", FULL, *rest))
     found = service.confinement(Config())

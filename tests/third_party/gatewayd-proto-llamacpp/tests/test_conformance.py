@@ -4,20 +4,20 @@ from gatewayd_hooks.protocols import HttpRequest, ProtocolStrategy
 from gatewayd_hooks.testing.fake_gateway import request
 from gatewayd_hooks.testing.protocols import ProtocolConformance
 
-from gatewayd_proto_tgi.config import TgiSettings
-from gatewayd_proto_tgi.strategy import TgiProtocol
+from gatewayd_proto_llamacpp.config import LlamaCppSettings
+from gatewayd_proto_llamacpp.strategy import LlamaCpp
 
 
-class TestTgiProtocol(ProtocolConformance):
+class TestLlamaCpp(ProtocolConformance):
     """What every plugin of its kind must do."""
 
     def make(self) -> ProtocolStrategy:
         """Build one with its default settings."""
-        return TgiProtocol(TgiSettings())
+        return LlamaCpp(LlamaCppSettings())
 
     def conversations(self) -> list[HttpRequest]:
         """A whole answer and a stream."""
         return [
-            request("POST", "/generate", b'{"inputs": "Why?"}'),
-            request("POST", "/generate_stream", b'{"inputs": "Why?"}'),
+            request("POST", "/completion", b'{"prompt": "Why?"}'),
+            request("POST", "/completion", b'{"prompt": "Why?", "stream": true}'),
         ]

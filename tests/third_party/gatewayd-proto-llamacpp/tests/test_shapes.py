@@ -1,4 +1,4 @@
-"""What clients of text-generation-inference read."""
+"""What clients of llama.cpp's server read."""
 
 import asyncio
 import json
@@ -8,47 +8,48 @@ from gatewayd_hooks.parsing import Text
 from gatewayd_hooks.protocols import Refusal
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 
-from gatewayd_proto_tgi.config import TgiSettings
-from gatewayd_proto_tgi.strategy import TgiProtocol
+from gatewayd_proto_llamacpp.config import LlamaCppSettings
+from gatewayd_proto_llamacpp.strategy import LlamaCpp
 
 
-def answer(gateway: FakeGateway, path: str, **fields: object) -> bytes:
+def answer(gateway: FakeGateway, **fields: object) -> bytes:
     async def read() -> bytes:
         handlers = {route.path: route.handler for route in protocol.routes(gateway)}
-        response = await handlers[path](request("POST", path, json.dumps(fields).encode()))
+        body = json.dumps(fields).encode()
+        response = await handlers["/completion"](request("POST", "/completion", body))
         if isinstance(response.body, bytes):
             return response.body
         return b"".join([piece async for piece in response.body])
 
-    protocol = TgiProtocol(TgiSettings())
+    protocol = LlamaCpp(LlamaCppSettings())
     return asyncio.run(read())
 
 
 @pytest.mark.parametrize(
     ("reason", "stop", "expected"),
-    [("length", None, "length"), ("stop", None, "eos_token"), ("stop", "x", "stop_sequence")],
+    [("length", None, "limit"), ("stop", None, "eos"), ("stop", "x", "word")],
 )
 def test_both_ways_tell_the_same(reason: str, stop: str | None, expected: str) -> None:
     gateway = FakeGateway()
     gateway.says(Text("a"), Text("b"), finish_reason=reason, stop=stop)
-    whole = json.loads(answer(gateway, "/generate", inputs="?"))
-    events = answer(gateway, "/generate_stream", inputs="?").decode().split("\n\n")[:-1]
-    pieces = [json.loads(event.removeprefix("data:")) for event in events]
-    assert whole["generated_text"] == pieces[-1]["generated_text"] == "ab"
-    assert whole["details"] == pieces[-1]["details"]
-    assert whole["details"]["finish_reason"] == expected
-    assert [piece["token"]["text"] for piece in pieces] == ["a", "b", ""]
+    whole = json.loads(answer(gateway, prompt="?"))
+    events = answer(gateway, prompt="?", stream=True).decode().split("\n\n")[:-1]
+    pieces = [json.loads(event.removeprefix("data: ")) for event in events]
+    assert "".join(piece["content"] for piece in pieces) == whole["content"] == "ab"
+    assert {**pieces[-1], "content": "ab"} == whole
+    assert (whole["stop_type"], whole["stopping_word"]) == (expected, stop or "")
 
 
-def test_an_answer_is_greedy_unless_sampling_is_asked_for() -> None:
+def test_fields_have_their_names_in_a_completion() -> None:
     gateway = FakeGateway()
-    answer(gateway, "/generate", inputs="?")
-    answer(gateway, "/generate", inputs="?", parameters={"do_sample": True, "max_new_tokens": 3})
+    answer(gateway, prompt="?", repeat_penalty=1.5)
+    answer(gateway, prompt="?", n_predict=-1)
     first, second = gateway.bodies
-    assert (first["temperature"], first["max_tokens"]) == (0, 100)
-    assert ("temperature" in second, second["max_tokens"]) == (False, 3)
+    assert (first["repetition_penalty"], first["max_tokens"]) == (1.5, 256)
+    assert "max_tokens" not in second
 
 
-def test_no_text_is_refused() -> None:
-    with pytest.raises(Refusal, match="inputs must be a string"):
-        answer(FakeGateway(), "/generate")
+@pytest.mark.parametrize("fields", [{}, {"prompt": [1]}, {"prompt": "?", "n_predict": "x"}])
+def test_what_is_no_request_is_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(Refusal, match="must be"):
+        answer(FakeGateway(), **fields)

@@ -1,4 +1,4 @@
-"""The generate API of text-generation-inference."""
+"""The completion API of llama.cpp's server."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
 
-from gatewayd_proto_tgi.config import TgiSettings
+from gatewayd_proto_llamacpp.config import LlamaCppSettings
 
 if TYPE_CHECKING:
     from gatewayd_hooks.protocols import ProtocolStrategy
 
 
-def _build(config: TgiSettings) -> ProtocolStrategy:
-    from gatewayd_proto_tgi.strategy import TgiProtocol
+def _build(config: LlamaCppSettings) -> ProtocolStrategy:
+    from gatewayd_proto_llamacpp.strategy import LlamaCpp
 
-    return TgiProtocol(config)
+    return LlamaCpp(config)
 
 
 @hookimpl
 def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
-    """Offer ``tgi``."""
+    """Offer ``llamacpp``."""
     return [
         StrategyInfo(
-            name="tgi",
-            config_type=TgiSettings,
+            name="llamacpp",
+            config_type=LlamaCppSettings,
             build=_build,
-            summary="The generate API of text-generation-inference.",
+            summary="The completion API of llama.cpp's server.",
             requires_spec=">=1.6,<2",
         )
     ]

@@ -1,11 +1,11 @@
-"""Settings of ``[protocol.tgi]``."""
+"""Settings of ``[protocol.llamacpp]``."""
 
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
-class TgiSettings(StrategyConfig):
+class LlamaCppSettings(StrategyConfig):
     """What a request has that does not say."""
 
-    max_new_tokens: int = setting(
-        100, reload="restart", ge=1, doc="Tokens of an answer whose request asks for no number."
+    n_predict: int = setting(
+        256, reload="restart", ge=1, doc="Tokens of an answer whose request asks for no number."
     )

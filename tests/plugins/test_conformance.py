@@ -44,6 +44,8 @@ from gatewayd_residency_lru.config import LruResidencyConfig
 from gatewayd_residency_lru.strategy import LeastRecentlyUsed
 from gatewayd_residency_schedule.config import ScheduleResidencyConfig
 from gatewayd_residency_schedule.strategy import Scheduled
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig
@@ -231,6 +233,20 @@ class TestAnthropic(ProtocolConformance):
         return [
             request("POST", "/v1/messages", b"{%b}" % ask),
             request("POST", "/v1/messages", b'{%b,"stream":true}' % ask),
+        ]
+
+
+class TestTgi(ProtocolConformance):
+    def make(self) -> Tgi:
+        return Tgi(TgiConfig())
+
+    def conversations(self) -> list[HttpRequest]:
+        detailed = b'{"inputs":"hi","parameters":{"details":true,"do_sample":true,"best_of":2}}'
+        return [
+            request("POST", "/generate", b'{"inputs":"hi"}'),
+            request("POST", "/generate", detailed),
+            request("POST", "/generate_stream", b'{"inputs":"hi"}'),
+            request("POST", "/", b'{"inputs":"hi","stream":true}'),
         ]
 
 

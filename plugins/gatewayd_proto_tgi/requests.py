@@ -26,6 +26,7 @@ RENAMED = {name: f"parameters.{name}" for name in (*_SAME, "temperature", "seed"
     "logprobs": "parameters.top_n_tokens",
     "prompt_logprobs": "parameters.decoder_input_details",
     "structured_outputs": "parameters.grammar",
+    "truncate_prompt_tokens": "parameters.truncate",
 }
 """Fields of a completion, and their names in the generate API."""
 
@@ -96,6 +97,8 @@ def convert(
         body |= {"logprobs": asked.top_n_tokens or 0, "return_token_ids": True}
     if asked.decoder_input_details:
         body["prompt_logprobs"] = 0
+    if asked.truncate is not None:
+        body["truncate_prompt_tokens"] = asked.truncate
     if asked.best_of is not None:
         body["n"] = asked.best_of
     if asked.grammar is not None:

@@ -112,7 +112,10 @@ class TgiParameters(RequestTable):
         Costs("a grammar to compile, and a mask of the vocabulary for each token"),
         Field(description="Constrain the answer to JSON or to a regular expression."),
     ] = None
-    truncate: Annotated[Any, Unsupported("send a prompt that fits the context of the model")] = None
+    truncate: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_INT)] | None,
+        Field(description="Keep only this number of the last tokens of a longer prompt."),
+    ] = None
     watermark: Annotated[
         Any, Unsupported("the operator marks all answers, or none", (None, False))
     ] = None

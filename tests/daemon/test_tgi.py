@@ -124,6 +124,17 @@ def test_a_stream_that_the_model_ends_has_an_empty_last_token(client: Any) -> No
     assert re.fullmatch("[a-z]{3}", last.generated_text)
 
 
+def test_a_prompt_is_truncated_to_its_end(client: Any) -> None:
+    ask: dict[str, Any] = {"max_new_tokens": 8, "details": True, "decoder_input_details": True}
+    whole = client.text_generation("import os\n" * 900 + PROMPT, truncate=6, **ask)
+    short = client.text_generation(PROMPT, truncate=6, **ask)
+    ids = [token.id for token in short.details.prefill]
+    assert [token.id for token in whole.details.prefill][-len(ids) + 1 :] == ids[1:]
+    assert len(whole.details.prefill) == 6
+    with pytest.raises(ValidationError, match=r"parameters\.truncate is 2048; it must be from 1"):
+        client.text_generation(PROMPT, truncate=2048)
+
+
 def test_a_stop_string_ends_the_text(client: Any) -> None:
     plain = client.text_generation(PROMPT, max_new_tokens=12)
     stop = plain[len(plain) // 2 :][:3]
@@ -165,9 +176,9 @@ def test_errors_are_the_clients_exceptions(daemon: Running, client: Any) -> None
         client.text_generation(PROMPT, temperature=7, stream=True)
     with pytest.raises(ValidationError, match="max_new_tokens is 5000, together 5006"):
         client.text_generation(PROMPT, max_new_tokens=5000)
-    stranger = InferenceClient(base_url=daemon.url, token="wrong-key-000000", timeout=30)
+    refused_client = InferenceClient(base_url=daemon.url, token="wrong-key-000000", timeout=30)
     with pytest.raises(TextGenerationError):
-        stranger.text_generation(PROMPT)
+        refused_client.text_generation(PROMPT)
     refused = post(daemon, "/generate", inputs="")
     assert (refused.status_code, refused.json()["error_type"]) == (400, "validation")
 

@@ -103,13 +103,13 @@ def test_parameters_of_sampling_imply_it(parameters: Any, temperature: float) ->
 def test_parameters_have_their_names_in_a_completion() -> None:
     found = body(
         max_new_tokens=5, top_k=3, top_p=0.5, repetition_penalty=1.1, frequency_penalty=0.2,
-        stop=["x"], seed=7, details=True, top_n_tokens=2, decoder_input_details=True,
+        stop=["x"], seed=7, details=True, top_n_tokens=2, decoder_input_details=True, truncate=4,
     )  # fmt: skip
     assert found == {
         "prompt": "hi", "stream": False, "max_tokens": 5, "temperature": 1.0, "top_k": 3,
         "top_p": 0.5, "repetition_penalty": 1.1, "frequency_penalty": 0.2, "stop": ["x"],
         "seed": 7, "include_stop_str_in_output": True, "logprobs": 2, "return_token_ids": True,
-        "prompt_logprobs": 0,
+        "prompt_logprobs": 0, "truncate_prompt_tokens": 4,
     }  # fmt: skip
     assert set(RENAMED) >= set(found) - {"stream", "include_stop_str_in_output", "return_token_ids"}
 
@@ -134,7 +134,7 @@ def test_a_grammar_constrains_the_output(grammar: Any, expected: Any) -> None:
     ("parameters", "param"),
     [
         ({"typical_p": 0.9}, "typical_p"),
-        ({"truncate": 5}, "truncate"),
+        ({"truncate": 0}, "truncate"),
         ({"watermark": True}, "watermark"),
         ({"adapter_id": "a"}, "adapter_id"),
         ({"max_new_tokens": 0}, "max_new_tokens"),

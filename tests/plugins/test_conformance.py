@@ -38,14 +38,14 @@ from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from gatewayd_residency_cost.config import CostResidencyConfig
 from gatewayd_residency_cost.strategy import CheapestToMiss
 from gatewayd_residency_lru.config import LruResidencyConfig
 from gatewayd_residency_lru.strategy import LeastRecentlyUsed
 from gatewayd_residency_schedule.config import ScheduleResidencyConfig
 from gatewayd_residency_schedule.strategy import Scheduled
-from gatewayd_proto_tgi.config import TgiConfig
-from gatewayd_proto_tgi.strategy import Tgi
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig

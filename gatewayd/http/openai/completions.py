@@ -134,9 +134,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             )
 
 
-async def _prompts(
-    text: TextModel, request: CompletionRequest, model: ModelInfo
-) -> list[_Prompt]:
+async def _prompts(text: TextModel, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
     given, limit = _each(request.prompt), _truncation(request, model)
     # Before any is encoded: text that is certainly too long costs nothing.
     for one in given:

@@ -35,9 +35,8 @@ def test_texts_are_the_whole_text_for_any_split(text: TextModel, size: int) -> N
 
 def test_a_special_token_has_its_name_and_a_mark(text: TextModel) -> None:
     special = min(text.tokenizer.special_ids)
-    (token,) = AnswerTokenReader(text.tokenizer).read(
-        [ScoredToken(*scored([special]), 0, 0, False)]
-    )
+    (one,) = scored([special])
+    (token,) = AnswerTokenReader(text.tokenizer).read([ScoredToken(one, 0, 0, False)])
     (name,) = [one for one, at in text.tokenizer.special_texts.items() if at == special]
     assert (token.text, token.is_special, token.logprob) == (name, True, 0.0)
     assert [(top.text, top.is_special, top.logprob) for top in token.top] == [(name, True, -0.5)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,6 +36,7 @@ class SlotAttention:
         append: applies rotary embedding and appends keys and values to the pool.
         kernels: kernels of the device.
         max_len: tokens of the longest context.
+        sinks: see ``device_attention``.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class SlotAttention:
         append: Append,
         kernels: Kernels,
         max_len: int,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.shape = shape
         self.pool = pool
         self.append = append
         self.kernels = kernels
+        self.sinks = sinks
         # Views are created once, not in every call of a layer.
         self.layers = list(pool.data.unbind(1))
         self._max_len = max_len
@@ -120,7 +123,7 @@ class _Slots(RotatingAttend):
             scale=shape.scale,
             softcap=shape.softcap,
             window=shape.windows[layer],
-            sinks=None,
+            sinks=None if of.sinks is None else of.sinks[layer],
             width=inputs.width,
             num_queries=inputs.counts,
             ancestors=inputs.ancestors,

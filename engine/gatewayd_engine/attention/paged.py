@@ -7,6 +7,7 @@ Sizes come from the host's plan, without device synchronisation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,7 @@ class PagedAttention:
         pool: KV pool.
         append: applies rotary embedding and appends keys and values to the pool.
         kernels: decode kernels; None attends decoding sequences in torch as well.
+        sinks: see ``device_attention``.
     """
 
     least_saved = None
@@ -59,11 +61,13 @@ class PagedAttention:
         pool: KvPool,
         append: Append,
         kernels: DecodeKernels | None = None,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._shape = shape
         self._pool = pool
         self._append = append
         self._kernels = kernels
+        self._sinks = sinks
         self._windows = sorted(set(shape.windows))
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
@@ -76,7 +80,9 @@ class PagedAttention:
         for line in range(n, host.num_lines):
             first, end = tokens[line : line + 2]
             groups.append(self._lines(inputs, line, line + 1, first, end, pages))
-        return _Step(self._shape, self._pool, self._append, inputs, groups, out, decode)
+        return _Step(
+            self._shape, self._pool, self._append, self._sinks, inputs, groups, out, decode
+        )
 
     def _lines(
         self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]
@@ -111,6 +117,7 @@ class _Step(RotatingAttend):
     _shape: AttentionShape
     _pool: KvPool
     _append: Append
+    _sinks: Sequence[torch.Tensor] | None
     _inputs: StepInputs
     _groups: list[_Lines]
     _out: torch.Tensor | None
@@ -144,12 +151,20 @@ class _Step(RotatingAttend):
             half.reshape(lines, length, shape.num_kv_heads, -1).transpose(1, 2) for half in halves
         )
         mask = seen.repeat_interleave(per_group, 1).unsqueeze(1)
-        if shape.softcap is None:
+        if shape.softcap is None and self._sinks is None:
             answer = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=shape.scale)
         else:
-            scores = torch.matmul(q, k.transpose(-1, -2)).float().mul_(shape.scale / shape.softcap)
-            scores.tanh_().mul_(shape.softcap).masked_fill_(~mask, -torch.inf)
-            answer = torch.matmul(torch.softmax(scores, -1).to(v.dtype), v)
+            scores = torch.matmul(q, k.transpose(-1, -2)).float().mul_(shape.scale)
+            if shape.softcap is not None:
+                scores.div_(shape.softcap).tanh_().mul_(shape.softcap)
+            scores.masked_fill_(~mask, -torch.inf)
+            if self._sinks is not None:
+                # As a last score, which takes its part of the weights and has no value.
+                sinks = self._sinks[layer].view(1, shape.num_kv_heads, 1, per_group)
+                own = sinks.expand(lines, -1, each, -1).reshape(*scores.shape[:3], 1)
+                scores = torch.cat((scores, own), -1)
+            weights = torch.softmax(scores, -1)[..., :length]
+            answer = torch.matmul(weights.to(v.dtype), v)
         answer = answer.view(lines, shape.num_kv_heads, each, per_group, shape.head_dim)
         return answer.transpose(1, 2).reshape(query.shape)
 

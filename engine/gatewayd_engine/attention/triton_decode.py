@@ -6,7 +6,7 @@ library, and the host does no attention work between two replays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -47,6 +47,7 @@ class DecodeKernels:
         kernels: kernels of the device.
         max_lines: most sequences of a step.
         max_len: most tokens of a sequence.
+        sinks: see ``device_attention``.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class DecodeKernels:
         kernels: Kernels,
         max_lines: int,
         max_len: int,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.shape = shape
         self.pool = pool
         self.append = append
         self._kernels = kernels
+        self._sinks = sinks
         self._max_len = max_len
         self._layers = list(pool.data.unbind(1))
         self._multiprocessors = num_multiprocessors(pool.data.device)
@@ -126,7 +129,7 @@ class DecodeKernels:
             scale=shape.scale,
             softcap=shape.softcap,
             window=shape.windows[layer],
-            sinks=None,
+            sinks=None if self._sinks is None else self._sinks[layer],
             width=1,
             num_queries=None,
             ancestors=None,

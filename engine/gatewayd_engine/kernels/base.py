@@ -209,6 +209,16 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
             chunked: see ``AttentionShape``.
         """
 
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """Turn the output of attention without sinks into that with them, in place.
+
+        Args:
+            out: attended values, shape ``[tokens, num_heads, head_dim]``; contiguous.
+            lse: log2-sum-exp2 of the scores of each token and head, float32, shape
+                ``[tokens, num_heads]``; contiguous.
+            sinks: see ``decode_attention``.
+        """
+
     def gather(
         self,
         rows: torch.Tensor,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -181,6 +182,10 @@ class TorchKernels(TorchExperts, TorchVerification):
         pool[page, layer, :, offset] = kept
 
     decode_attention = staticmethod(decode_attention)
+
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """See ``base``."""
+        out.mul_(torch.sigmoid(lse * math.log(2) - sinks).unsqueeze(-1))
 
     def gather(
         self,

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gatewayd_engine.kernels.attention.decode import decode_attention
+from gatewayd_engine.kernels.attention.sinks import scale_by_sinks
 from gatewayd_engine.kernels.experts.matmul import expert_answers, expert_gates
 from gatewayd_engine.kernels.experts.routing import route, route_visits, sort_visits, sum_visits
 from gatewayd_engine.kernels.gated_mlp import gated, gated_quant
@@ -111,6 +112,10 @@ class TritonKernels:
         """See ``base``."""
         # Bound at each access, as the launch mode is chosen while the engine starts.
         return partial(decode_attention, early=self.launches_early)
+
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """See ``base``."""
+        scale_by_sinks(out, lse, sinks, early=self.launches_early)
 
     def gather(
         self,

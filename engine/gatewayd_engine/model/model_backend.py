@@ -129,13 +129,11 @@ def _check_sinks(config: EngineConfig, architecture: str, *, has_sinks: bool) ->
     """Refuse attention sinks where no attention computes them.
 
     Raises:
-        EngineConfigError: the model has sinks, and the configuration has another device, or a
-            compression.
+        EngineConfigError: the model has sinks, and the configuration a compression.
     """
-    if has_sinks and (config.device != "cpu" or config.kv_compression is not None):
+    if has_sinks and config.kv_compression is not None:
         raise EngineConfigError(
-            f"{architecture} has attention sinks, which are served on a CPU and without"
-            " [kv_compression] only"
+            f"{architecture} has attention sinks, which are served without [kv_compression] only"
         )
 
 

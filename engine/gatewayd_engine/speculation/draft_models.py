@@ -128,11 +128,6 @@ def load_draft_model(
             f"the draft model in {folder}, {spec.architecture}, has latent attention, which is"
             f" computed on a CPU only, not on device {device}; choose another draft model"
         )
-    if spec.family.has_sinks and device != "cpu":
-        raise ValueError(
-            f"the draft model in {folder}, {spec.architecture}, has attention sinks, which are"
-            f" computed on a CPU only, not on device {device}; choose another draft model"
-        )
     length = min(spec.max_model_len, max_model_len)
     if memory is None:
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)

@@ -278,6 +278,18 @@ def rope_append(
     assert torch.equal(heads[:, kept:], mine[:, kept:])
 
 
+def scale_by_sinks(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, num_heads: int, dim: int
+) -> None:
+    out = random(n, num_heads, dim, dtype=dtype, device=device)
+    lse = random(n, num_heads, dtype=torch.float32, device=device, scale=4.0)
+    sinks = random(num_heads, dtype=torch.float32, device=device, scale=2.0)
+    mine = out.clone()
+    TWIN.scale_by_sinks(mine, lse, sinks)
+    kernels.scale_by_sinks(out, lse, sinks)
+    close(out, mine)
+
+
 def gather(
     kernels: Kernels,
     device: torch.device,

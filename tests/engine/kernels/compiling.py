@@ -22,6 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
+from gatewayd_engine.kernels.experts.base import ClampedAct
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
 from tests.engine.kernels import checks, expert_checks, verifying
 from tests.engine.kernels.blocked import block_mm
@@ -150,7 +151,11 @@ def main() -> None:
     for kind, groups, lines in forms:
         of = {"groups": groups, "lines": lines, "dtype": half}
         launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)
+    for kind, groups in (("bfloat16", 1), ("symmetric", 2)):
+        act, of = ClampedAct(7.0, 1.702), {"groups": groups, "dtype": half, "has_bias": True}
+        launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, act, **of)
     kernels.launches_early = True
+    launch(checks.scale_by_sinks, half, 2, 8, 64)
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
     launch(checks.norm_mm, half, 2, 512, 256, None, False)
     launch(checks.norm_mm, half, 2, 512, 256, "silu", False)

@@ -10,6 +10,7 @@ import torch
 from gatewayd_engine.kernels.attention.splits import num_splits, row_tile, scratch_size
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from tests.engine.kernels import checks
 from tests.engine.kernels.decoding import Case, Lines, close
 
 EDGES = (0, 3, 4, 62)
@@ -61,6 +62,14 @@ def test_the_kernel_gives_what_its_twin_gives(
 ) -> None:
     lines = Lines(CASES[name], device)
     close(lines.attended(kernels), lines.attended(TorchKernels()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("n", "num_heads", "dim"), [(0, 2, 8), (3, 5, 24), (1, 8, 64)])
+def test_answers_are_scaled_by_sinks_as_by_the_twin(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, num_heads: int, dim: int
+) -> None:
+    checks.scale_by_sinks(kernels, device, dtype, n, num_heads, dim)
 
 
 def test_answers_do_not_depend_on_the_lines_beside(kernels: Kernels, device: torch.device) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.kernels.attention.splits import (
+    most_rows,
     num_multiprocessors,
     num_splits,
     row_tile,
@@ -56,10 +57,11 @@ class SlotAttention:
         # Views are created once, not in every call of a layer.
         self.layers = list(pool.data.unbind(1))
         self._max_len = max_len
+        self._most_rows = most_rows(shape.head_dim, pool.dtype, pool.data.device)
 
     def allocate_output(self, num_tokens: int) -> torch.Tensor:
-        """Allocate the output of a layer, ``[num_tokens, num_heads, head_dim]``."""
-        size = (num_tokens, self.shape.num_heads, self.shape.head_dim)
+        """Allocate the output of a layer, ``[num_tokens, num_heads, out_dim]``."""
+        size = (num_tokens, self.shape.num_heads, self.shape.out_dim)
         return torch.empty(size, dtype=self.pool.dtype, device=self.pool.data.device)
 
     def splits(self, lines: int, width: int) -> int:
@@ -67,7 +69,7 @@ class SlotAttention:
         shape = self.shape
         rows = width * (shape.num_heads // shape.num_kv_heads)
         # Programs of a launch without splits: sequences, tiles of queries times heads, KV heads.
-        programs = lines * -(-rows // row_tile(rows)) * shape.num_kv_heads
+        programs = lines * -(-rows // row_tile(rows, self._most_rows)) * shape.num_kv_heads
         most = num_splits(programs, self._max_len, num_multiprocessors(self.pool.data.device))
         return max(parts for parts in _SPLITS if parts <= most)
 
@@ -75,7 +77,7 @@ class SlotAttention:
         """Allocate scratch for partial results, for steps of any of these (sequences, width)."""
         shape = self.shape
         needed = [
-            scratch_size(lines * width, shape.num_heads, shape.head_dim, splits)
+            scratch_size(lines * width, shape.num_heads, shape.out_dim, splits)
             for lines, width in sizes
             if (splits := self.splits(lines, width)) > 1
         ]

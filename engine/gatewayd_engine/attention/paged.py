@@ -22,7 +22,7 @@ from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
-    from gatewayd_engine.attention.triton_decode import DecodeKernels, EagerDecode
+    from gatewayd_engine.attention.triton_decode import DecodeKernels, EagerAttend
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +75,19 @@ class PagedAttention:
         host = inputs.host
         tokens, pages = host.query_indptr.tolist(), host.page_indptr.tolist()
         n = host.num_decode
-        decode = None if self._kernels is None or not n else self._kernels.eager(inputs, n)
-        groups = [self._lines(inputs, 0, n, 0, n, pages)] if n and decode is None else []
-        for line in range(n, host.num_lines):
-            first, end = tokens[line : line + 2]
-            groups.append(self._lines(inputs, line, line + 1, first, end, pages))
+        launches, groups, kernels = [], [], self._kernels
+        if n and kernels is not None:
+            launches.append(kernels.eager(inputs, n))
+        elif n:
+            groups.append(self._lines(inputs, 0, n, 0, n, pages))
+        if n < host.num_lines and kernels is not None and kernels.has_prompts:
+            launches.append(kernels.prompts(inputs, n))
+        else:
+            for line in range(n, host.num_lines):
+                first, end = tokens[line : line + 2]
+                groups.append(self._lines(inputs, line, line + 1, first, end, pages))
         return _Step(
-            self._shape, self._pool, self._append, self._sinks, inputs, groups, out, decode
+            self._shape, self._pool, self._append, self._sinks, inputs, groups, out, launches
         )
 
     def _lines(
@@ -121,16 +127,16 @@ class _Step(RotatingAttend):
     _inputs: StepInputs
     _groups: list[_Lines]
     _out: torch.Tensor | None
-    _decode: EagerDecode | None
+    _launches: list[EagerAttend]
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
         query = self._append(layer, heads, self._inputs)
         out = self._out
         if out is None:
-            out = torch.empty_like(query, memory_format=torch.contiguous_format)
-        if self._decode is not None:
-            self._decode(layer, query, out)
+            out = query.new_empty(*query.shape[:2], self._shape.out_dim)
+        for launch in self._launches:
+            launch(layer, query, out)
         for group in self._groups:
             out[group.first : group.end] = self._attend(
                 layer, group, query[group.first : group.end]
@@ -146,9 +152,10 @@ class _Step(RotatingAttend):
         q = query.reshape(lines, each, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
         per_group = q.shape[3]
         q = q.reshape(lines, shape.num_kv_heads, each * per_group, shape.head_dim)
-        halves = self._read(layer, group.pages).unbind(1)
+        parts = self._read(layer, group.pages)
         k, v = (
-            half.reshape(lines, length, shape.num_kv_heads, -1).transpose(1, 2) for half in halves
+            half.reshape(lines, length, shape.num_kv_heads, -1).transpose(1, 2)
+            for half in (parts[:, 0], parts[:, -1, ..., : shape.out_dim])
         )
         mask = seen.repeat_interleave(per_group, 1).unsqueeze(1)
         if shape.softcap is None and self._sinks is None:
@@ -165,8 +172,8 @@ class _Step(RotatingAttend):
                 scores = torch.cat((scores, own), -1)
             weights = torch.softmax(scores, -1)[..., :length]
             answer = torch.matmul(weights.to(v.dtype), v)
-        answer = answer.view(lines, shape.num_kv_heads, each, per_group, shape.head_dim)
-        return answer.transpose(1, 2).reshape(query.shape)
+        answer = answer.view(lines, shape.num_kv_heads, each, per_group, shape.out_dim)
+        return answer.transpose(1, 2).reshape(*query.shape[:2], shape.out_dim)
 
     def _read(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
         """Gather keys and values of pages, in the dtype of queries."""

@@ -60,6 +60,7 @@ def device_attention(
         and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
         and not (shape.chunked and any(window % pool.page_size for window in shape.windows))
+        and not shape.values_are_keys
     )
     own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len, sinks)
     other: DeviceAttention

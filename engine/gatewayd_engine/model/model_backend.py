@@ -73,11 +73,6 @@ def choose_backend(
 
 def _native(config: EngineConfig) -> ModelSpec:
     spec = read_spec(Path(config.model), config.max_model_len)
-    if spec.latent is not None and config.device != "cpu":
-        raise UnsupportedModel(
-            f"{spec.architecture} is not supported on device {config.device}: native has latent"
-            f" attention on a CPU only, model backend {FALLBACK} on a GPU as well"
-        )
     _check_sinks(config, spec.architecture, has_sinks=spec.family.has_sinks)
     return spec
 

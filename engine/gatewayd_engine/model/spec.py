@@ -106,6 +106,7 @@ class ModelSpec:
             windows=self.windows,
             values_are_keys=self.latent is not None,
             chunked=self.family.windows == "rotated",
+            value_dim=0 if self.latent is None else self.latent.rank,
         )
 
 

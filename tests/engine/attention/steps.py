@@ -161,6 +161,7 @@ class Sequences:
             last_page_len=self._on_device(host.last_page_len.clone()),
             host=host,
             shared_pages=self._on_device(torch.tensor([shared_pages], dtype=torch.int32)),
+            query_indptr=self._on_device(host.query_indptr.clone()),
         )
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:

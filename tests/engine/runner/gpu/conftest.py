@@ -93,7 +93,7 @@ def make_device_engine(
         own, sinks = DecodeKernels(shape, pool, append, *sizes, **named), named["sinks"]
         scaling = None if sinks is None else SinkScaling(TorchKernels(), sinks)
         least = 64 if shares_prefixes else None
-        if request.param == "own":
+        if request.param == "own" or shape.values_are_keys:
             return DecodeAttention(own, PagedAttention(shape, pool, append, own, sinks), least)
         if shape.chunked and any(shape.windows):
             flash = flashinfer.ChunkedAttention(shape, pool, append)

@@ -87,6 +87,27 @@ GPT_OSS = {
     "swiglu_limit": 7.0,
 }
 
+DEEPSEEK = {
+    **DENSE,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+}
+
 
 class Shapes:
     """Weights of which there is only the shape."""

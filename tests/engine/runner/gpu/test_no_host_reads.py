@@ -45,6 +45,7 @@ CONFIGS = {
     "mixtral": meta_device.MIXTRAL,
     "glm4_moe": meta_device.GLM4_MOE,
     "gpt_oss": meta_device.GPT_OSS,
+    "deepseek_v3": meta_device.DEEPSEEK,
 }
 
 
@@ -113,10 +114,13 @@ def test_steps_of_all_kinds_are_captured_unread(
     assert capture_steps(runner, capture, [1, 2, LINES]) == [len(TOKENS), 2 * (3 + 2 * shares)]
     wanted = {"_gather", "_rope_append", "_choose", "_add_rms_norm"}
     wanted |= {"_norm_heads"} if name == "qwen3" else set()
-    wanted |= {"_expert_mm"} if name in ("mixtral", "glm4_moe", "gpt_oss") else set()
+    wanted |= (
+        {"_expert_mm"} if "moe" in name or name in ("mixtral", "gpt_oss", "deepseek_v3") else set()
+    )
     wanted |= {"_gated"} if name not in ("mixtral", "gpt_oss") else set()
     wanted |= {"_scale_by_sinks"} if name == "gpt_oss" and attention != "own" else set()
-    wanted |= {"_decode_attention"} if attention == "own" or shares else set()
+    is_own = attention == "own" or shares or name == "deepseek_v3"
+    wanted |= {"_decode_attention"} if is_own else set()
     assert wanted <= capture.launched.keys()
 
 

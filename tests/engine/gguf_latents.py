@@ -51,7 +51,7 @@ def apart(tensors: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> dic
     made = dict(tensors)
     for name in [name for name in tensors if name.endswith(_WHOLE)]:
         by_head = torch.unflatten(made.pop(name), 0, (config["num_attention_heads"], -1))
-        parts = (config["qk_nope_head_dim"], config["v_head_dim"])
+        parts = [config["qk_nope_head_dim"], config["v_head_dim"]]
         keys, values = torch.split(by_head, parts, 1)
         stem = name.removesuffix(_WHOLE)
         made |= {f"{stem}{_KEYS}": keys.transpose(1, 2), f"{stem}{_VALUES}": values}

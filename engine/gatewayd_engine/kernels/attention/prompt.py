@@ -157,6 +157,7 @@ def _prompt_attention(
         cap,
         "causal",
         WINDOW,
+        False,  # no model with fixed windows has sinks or latents, which this kernel is for
         1,
         HAS_CAP,
         PAGE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from starlette.routing import Route
 
 from gatewayd.admin.endpoint import AdminEndpoint
-from gatewayd.catalogue.catalogue import not_served
+from gatewayd.catalogue.catalogue import Catalogue, not_served
 from gatewayd.catalogue.managed_model import ManagedModel
 from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.catalogue.target import Target
@@ -25,12 +25,12 @@ class ModelList:
 
     Args:
         residency: loads and unloads them.
-        targets: serve their requests, in the order of the configuration.
+        catalogue: the targets of their requests.
     """
 
-    def __init__(self, residency: ModelResidency, targets: Sequence[Target]) -> None:
+    def __init__(self, residency: ModelResidency, catalogue: Catalogue) -> None:
         self._residency = residency
-        self._targets = targets
+        self._catalogue = catalogue
 
     async def models(self, scope: Scope, receive: Receive) -> object:
         """Return all models with their memory."""
@@ -40,7 +40,7 @@ class ModelList:
         return CatalogueView(
             models=[
                 _row(target, managed[target.name], now)
-                for target in self._targets
+                for target in self._catalogue.targets
                 if target.name in managed
             ],
             host_bytes=used.host,
@@ -89,7 +89,15 @@ class AdminModels:
     """
 
     def __init__(self, apps: Mapping[str, App]) -> None:
-        self._apps = apps
+        self._apps = dict(apps)
+
+    def add(self, name: str, app: App) -> None:
+        """Serve the app of another model."""
+        self._apps[name] = app
+
+    def remove(self, name: str) -> None:
+        """Stop serving the app of a model; requests in it continue."""
+        del self._apps[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""

@@ -11,6 +11,9 @@ MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,255}$"
 
 MIB = 1 << 20
 
+EMBEDDED = "embedded:"
+"""Prefix of paths that name an embedded model."""
+
 ServedName = Annotated[str, Field(min_length=1, max_length=256)]
 Overrides = dict[str, Any]
 """Keys of a table that a model sets differently; checked with the whole table."""

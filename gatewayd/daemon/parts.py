@@ -11,6 +11,7 @@ from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
@@ -63,6 +64,7 @@ class DaemonParts:
         listening: sockets of the HTTP server.
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
+        fleets: engines of all models, started and stopped together.
         residency: loads and unloads them.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
@@ -76,6 +78,7 @@ class DaemonParts:
     listening: HttpListeners
     durable: PersistentResources
     models: Sequence[ModelParts]
+    fleets: Fleets
     residency: ModelResidency
     notifier: ServiceNotifier
     progress: LivenessProgress

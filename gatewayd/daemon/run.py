@@ -21,7 +21,6 @@ from gatewayd.config.catalogue import model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.model_fetch import fetch_model
 from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
@@ -56,7 +55,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
-        self._fleets = Fleets(self.parts.models, self.parts.residency)
+        self._fleets = self.parts.fleets
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.

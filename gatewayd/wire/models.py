@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 
@@ -52,3 +54,35 @@ class CatalogueView(msgspec.Struct, frozen=True, kw_only=True):
     host_limit: int | None
     device_bytes: int
     device_limit: int | None
+
+
+class AddModelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``PUT /admin/models/{name}``.
+
+    Attributes:
+        table: as ``[models.NAME]`` of the configuration.
+    """
+
+    table: dict[str, Any]
+
+
+class RemoveModelBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``DELETE /admin/models/{name}``.
+
+    Attributes:
+        seconds: time for its running requests.
+    """
+
+    seconds: float = 10.0
+
+
+class ModelChanged(msgspec.Struct, frozen=True):
+    """Result of a change of the catalogue.
+
+    Attributes:
+        name: of the model.
+        done: ``added`` or ``removed``.
+    """
+
+    name: str
+    done: str

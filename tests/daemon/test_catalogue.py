@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
+from gatewayd.admin.client import AdminError, call
 from tests.daemon.conftest import Running
 
 Start = Callable[..., Running]
@@ -150,3 +153,73 @@ async def test_a_drain_serves_what_waits_for_a_sleeping_model(
     daemon.process.send_signal(signal.SIGTERM)
     assert (await asyncio.wait_for(waiting, 30)).is_complete
     assert await asyncio.to_thread(daemon.process.wait, 30) == 0
+
+
+def admin_socket(tmp_path: Path) -> str:
+    return str(tmp_path / "admin.sock")
+
+
+async def test_models_are_added_and_removed_while_others_serve_and_after_a_restart(
+    start_daemon: Start, client: Any, tmp_path: Path
+) -> None:
+    socket = admin_socket(tmp_path)
+    kept = {"admin.socket": socket, "store.path": str(tmp_path / "store")}
+    daemon = start_daemon(env={"FAKE_STEP_MS": "5"}, **kept)
+    row = {"path": "embedded:nano-draft", "served_names": ["more"], "memory": "100MiB"}
+    assert (await client.complete(daemon, "x", 4, stream=False, model="new")).status == 404
+    await asyncio.to_thread(call, socket, "PUT", "/admin/models/new", {"table": row})
+    for name in ("new", "more", "nano"):
+        assert (await client.complete(daemon, "x", 4, model=name)).is_complete
+    for wrong, said in [
+        ({"path": "/nowhere"}, "/nowhere"),
+        ({"path": "embedded:nano", "engine": {"threds": 1}}, "threds"),
+        ({"pth": "x"}, "pth"),
+        ({"path": "embedded:nano", "served_names": ["more"]}, "two models are named 'more'"),
+    ]:
+        with pytest.raises(AdminError, match=re.escape(said)):
+            await asyncio.to_thread(call, socket, "PUT", "/admin/models/wrong", {"table": wrong})
+    with pytest.raises(AdminError, match="there is a model 'new' already"):
+        await asyncio.to_thread(call, socket, "PUT", "/admin/models/new", {"table": row})
+    # None of the refusals has left anything behind.
+    listed = (await client.http.get(f"{daemon.url}/v1/models")).json()["data"]
+    assert [one["id"] for one in listed] == ["nano", "new", "more"]
+    assert daemon.stop() == 0
+    daemon = start_daemon(env={"FAKE_STEP_MS": "5"}, **kept)
+    long = asyncio.create_task(client.complete(daemon, "x", 200, model="new"))
+    await asyncio.sleep(0.3)
+    await asyncio.to_thread(call, socket, "DELETE", "/admin/models/new", {"seconds": 30})
+    assert (await long).is_complete, "a running request was cut by the removal"
+    assert (await client.complete(daemon, "x", 4, stream=False, model="new")).status == 404
+    assert "new" not in engines_of_metrics((await client.http.get(f"{daemon.url}/metrics")).text)
+    with pytest.raises(AdminError, match="there is no model 'new' in the catalogue"):
+        await asyncio.to_thread(call, socket, "DELETE", "/admin/models/new", {})
+    assert daemon.stop() == 0
+    daemon = start_daemon(**kept)
+    assert (await client.complete(daemon, "x", 4, stream=False, model="new")).status == 404
+
+
+def engines_of_metrics(text: str) -> set[str]:
+    """Names of models that have series."""
+    return set(re.findall(r'model_name="([^"]+)"', text))
+
+
+async def test_a_reload_adds_and_removes_the_models_of_the_file(
+    start_daemon: Start, client: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "models.toml"
+    base = '[models.a]\npath = "embedded:nano"\n'
+    file.write_text(base + '[models.b]\npath = "embedded:nano-draft"\n')
+    daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)})
+    assert (await client.complete(daemon, "x", 4, model="b")).is_complete
+    file.write_text(base + '[models.c]\npath = "embedded:nano-draft"\nserved_names = ["d"]\n')
+    daemon.process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(30):
+        while (await client.complete(daemon, "x", 4, stream=False, model="b")).status != 404:
+            await asyncio.sleep(0.1)
+    assert (await client.complete(daemon, "x", 4, model="d")).is_complete
+    assert (await client.complete(daemon, "x", 4, model="a")).is_complete
+    # A file with an error changes nothing.
+    file.write_text(base + '[models.e]\npath = "embedded:none"\n')
+    daemon.process.send_signal(signal.SIGHUP)
+    await asyncio.to_thread(daemon._wait, "configuration not reloaded: no embedded model", 30)
+    assert (await client.complete(daemon, "x", 4, model="d")).is_complete

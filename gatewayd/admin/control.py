@@ -168,14 +168,8 @@ class Control:
         async with self._lock:
             before = self.config
             new = file if self._kept is None else self._kept.apply(file)
-            plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
-            try:
-                # All of the file first: one with any invalid strategy changes nothing.
-                problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
-            except PluginError as error:
-                raise ChangeRefused(str(error)) from error
-            if problems:
-                raise ChangeRefused("; ".join(problems))
+            # All of the file first: one with any invalid strategy changes nothing.
+            await self.check_file(new)
             # The base of later changes is the file that was accepted, not one that was refused.
             if self._kept is not None:
                 self._kept.file = file
@@ -206,6 +200,20 @@ class Control:
             update={"log": self.config.log.model_copy(update={"level": new.log.level})}
         )
         self.on_reload()
+
+    async def check_file(self, new: Config) -> None:
+        """Check the strategies of a configuration without changing anything.
+
+        Raises:
+            ChangeRefused: one is not valid.
+        """
+        plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
+        try:
+            problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
+        except PluginError as error:
+            raise ChangeRefused(str(error)) from error
+        if problems:
+            raise ChangeRefused("; ".join(problems))
 
     def kinds(self) -> list[dict[str, Any]]:
         """Chosen strategies of each kind; secrets are hidden."""

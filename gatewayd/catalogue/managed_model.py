@@ -10,12 +10,14 @@ from typing import Protocol
 from gatewayd.catalogue.memory_budget import NOTHING, Footprint
 from gatewayd.engines.api import ReplicaStatus
 from gatewayd.engines.backlog import Backlog
+from gatewayd.errors import GatewayError
 from gatewayd_hooks.residency import ResidentModel
 
 _log = logging.getLogger(__name__)
 
 _RATE_SECONDS = 300.0
 """Time constant of the averaged request rate."""
+_STEP_BYTES = 64 << 20
 _FIRST_LOAD_SECONDS = 10.0
 """Estimate of the load time before the first load."""
 
@@ -47,6 +49,20 @@ class SleepingFleet(Protocol):
 
     def status(self) -> Sequence[ReplicaStatus]:
         """Status of each replica."""
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether an operator has unloaded it, so that requests are refused."""
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences of its requests."""
+
+    async def refresh_stats(self) -> None:
+        """Ask the engines for their memory."""
+
+    def refuse(self, error: GatewayError) -> None:
+        """Fail the requests that wait for the engines."""
 
     async def sleep(self) -> bool:
         """Stop the engines when their requests have ended."""
@@ -137,6 +153,7 @@ class ManagedModel:
             num_requests=self.fleet.num_submitted,
             request_rate=self._rate,
             idle_seconds=0.0 if self.fleet.is_busy else now - self._used,
+            num_running=self.fleet.num_unfinished,
         )
 
     def _measure(self) -> None:
@@ -149,10 +166,12 @@ class ManagedModel:
         own = self._footprint
         # Device figures are of the whole device, which other models may share: not taken.
         if host > own.host:
-            _log.warning(
-                "the model %s takes %d MiB of host memory, more than the estimate of %d MiB",
+            # In steps, so that slow growth is not logged again and again.
+            host = -(-host // _STEP_BYTES) * _STEP_BYTES
+            _log.info(
+                "the model %s takes more than the estimate of %d MiB of host memory: %d MiB count",
                 self.name,
-                host >> 20,
                 own.host >> 20,
+                host >> 20,
             )
             self._footprint = Footprint(host, own.device)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 _GIB = 1 << 30
 
+UNKNOWN = 1 << 62
+"""Bytes of a model whose memory cannot be estimated, which fits into no budget."""
+
 
 class BudgetExceeded(Exception):
     """A model can never be loaded within the budget; the message says why, and what to change."""
@@ -68,10 +71,16 @@ class MemoryBudget:
             ("memory", self.host, own.host, pinned.host),
             ("device_memory", self.device, own.device, pinned.device),
         ):
+            if limit is not None and needed >= UNKNOWN:
+                raise BudgetExceeded(
+                    f"the memory of the model {name} cannot be estimated: set its [engine]"
+                    f" kv_memory instead of kv_pages or gpu_memory_utilization, or its memory,"
+                    f" because [catalogue] {key} is set"
+                )
             if limit is not None and needed + held > limit:
                 beside = f" beside {held / _GIB:.2f} GiB of pinned models" if held else ""
                 raise BudgetExceeded(
                     f"the model {name} needs {needed / _GIB:.2f} GiB{beside}, and [catalogue]"
-                    f" {key} is {limit / _GIB:.2f} GiB: raise it, lower [models.{name}.engine]"
-                    " kv_memory, or set [models.NAME] memory if the estimate is too high"
+                    f" {key} is {limit / _GIB:.2f} GiB: raise it, lower the model's [engine]"
+                    " kv_memory, or set its memory if the estimate is too high"
                 )

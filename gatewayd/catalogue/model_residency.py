@@ -14,15 +14,18 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gatewayd.catalogue.managed_model import ManagedModel
-from gatewayd.catalogue.memory_budget import NOTHING, Footprint, MemoryBudget
+from gatewayd.catalogue.memory_budget import NOTHING, BudgetExceeded, Footprint, MemoryBudget
+from gatewayd.errors import EngineUnavailable
 from gatewayd.plugins.residency import FencedResidency
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.25
 _PREFERRED_SECONDS = 1.0
+_MEASURE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,18 @@ class ResidencyLimits:
     budget: MemoryBudget
     minimum: float
     patience: float
+
+
+class Demand(NamedTuple):
+    """A model that is to be loaded.
+
+    Attributes:
+        since: time of the first request for it.
+        is_firm: whether it is loaded although no request waits for it.
+    """
+
+    since: float
+    is_firm: bool
 
 
 class ModelResidency:
@@ -63,10 +78,10 @@ class ModelResidency:
         self.limits = limits
         self._strategy = strategy
         self._clock = clock
-        self._wanted: dict[ManagedModel, float] = {}  # in order of demand, with its time
+        self._wanted: dict[ManagedModel, Demand] = {}  # in order of demand
         self._changed = asyncio.Event()
         self._evictions: set[asyncio.Task[None]] = set()
-        self._preferred_at = 0.0
+        self._preferred_at = self._measured_at = 0.0
 
     def add(self, model: ManagedModel) -> None:
         """Take a model under control.
@@ -78,16 +93,27 @@ class ModelResidency:
         self.limits.budget.check(model.name, model.footprint, pinned)
         self.models.append(model)
 
+    def close(self) -> None:
+        """Close the strategy."""
+        self._strategy.close()
+
     def remove(self, model: ManagedModel) -> None:
         """Leave a model alone from now on."""
         self.models.remove(model)
         self._wanted.pop(model, None)
 
-    def demand(self, model: ManagedModel) -> None:
-        """Load a model as soon as there is memory for it; idempotent."""
+    def demand(self, model: ManagedModel, *, is_firm: bool = False) -> None:
+        """Load a model as soon as there is memory for it; idempotent.
+
+        Args:
+            model: the model.
+            is_firm: whether it is loaded although no request waits for it, as for an operator.
+        """
         if model not in self._wanted:
-            self._wanted[model] = self._clock()
-            self._changed.set()
+            self._wanted[model] = Demand(self._clock(), is_firm)
+        elif is_firm:
+            self._wanted[model] = self._wanted[model]._replace(is_firm=True)
+        self._changed.set()
 
     def load(self, model: ManagedModel) -> None:
         """Load a model for which there is memory."""
@@ -110,7 +136,11 @@ class ModelResidency:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._changed.wait(), _TICK_SECONDS)
                 self._changed.clear()
-                self.advance()
+                try:
+                    self.advance()
+                    await self._measure()
+                except Exception:  # noqa: BLE001 - no fault may end the loading of models
+                    _log.exception("models could not be loaded or unloaded; trying again")
         finally:
             for task in self._evictions:
                 task.cancel()
@@ -120,16 +150,23 @@ class ModelResidency:
         now = self._clock()
         for model in self.models:
             model.observe(now)
-        for model, since in list(self._wanted.items()):
+        for model, demand in list(self._wanted.items()):
             if model.is_evicting:
                 continue  # it is loaded again once its memory is free
-            if not model.fleet.is_asleep:
+            fleet = model.fleet
+            is_needed = fleet.is_asleep and not fleet.is_unloaded
+            # The clients of the requests that asked for it may have gone.
+            if not is_needed or not (demand.is_firm or fleet.is_busy):
                 del self._wanted[model]
             elif self.has_room(model):
                 del self._wanted[model]
                 self.load(model)
+            elif (error := self._never_fits(model)) is not None:
+                del self._wanted[model]
+                _log.error("%s", error)
+                fleet.refuse(EngineUnavailable(str(error)))
             else:
-                self._make_room(model, now, waited=now - since)
+                self._make_room(model, now, waited=now - demand.since)
                 # Later models must not take the memory that is freed for this one.
                 break
         if now - self._preferred_at >= _PREFERRED_SECONDS and not self._wanted:
@@ -137,30 +174,42 @@ class ModelResidency:
             self._load_preferred()
         self._forecast(now)
 
+    def _never_fits(self, model: ManagedModel) -> BudgetExceeded | None:
+        """Return why a model cannot be loaded whatever is unloaded, by what was measured."""
+        pinned = _sum(one.footprint for one in self.models if one.is_pinned and one is not model)
+        try:
+            self.limits.budget.check(model.name, model.footprint, pinned)
+        except BudgetExceeded as error:
+            return error
+        return None
+
     def _make_room(self, wanted: ManagedModel, now: float, *, waited: float) -> None:
-        if self._evictions:
+        ending = [model for model in self.models if model.is_evicting]
+        # One at a time; but one that still has requests may take long, while another is idle.
+        if any(not model.fleet.is_busy for model in ending):
             return
         may_go = [
             model
             for model in self.models
             if model.fleet.is_resident
+            and not model.is_evicting
             and not model.is_pinned
             and model.loaded_seconds(now) >= self.limits.minimum
         ]
         idle = [model for model in may_go if not model.fleet.is_busy]
-        if not idle and waited < self.limits.patience:
+        if not idle and (ending or waited < self.limits.patience):
             return
         if candidates := idle or may_go:
             views = [model.view(now) for model in candidates]
             name = self._strategy.evict(wanted.name, views, time.time())
             chosen = next(model for model in candidates if model.name == name)
             _log.info("unloading the model %s for %s", chosen.name, wanted.name)
+            chosen.is_evicting = True
             task = asyncio.create_task(self._evict(chosen), name=f"unload {chosen.name}")
             self._evictions.add(task)
             task.add_done_callback(self._evictions.discard)
 
     async def _evict(self, model: ManagedModel) -> None:
-        model.is_evicting = True
         try:
             if await model.fleet.sleep():
                 model.unloads += 1
@@ -168,11 +217,22 @@ class ModelResidency:
             model.is_evicting = False
             self._changed.set()
 
+    async def _measure(self) -> None:
+        """Ask the engines for their memory, a few times a minute and if there is a limit."""
+        now, budget = self._clock(), self.limits.budget
+        if budget.host is None or now - self._measured_at < _MEASURE_SECONDS:
+            return
+        self._measured_at = now
+        loaded = [model.fleet for model in self.models if not model.fleet.is_asleep]
+        await asyncio.gather(*[fleet.refresh_stats() for fleet in loaded])
+
     def _load_preferred(self) -> None:
         by_name = {model.name: model for model in self.models}
         for name in self._strategy.preferred(time.time()):
             model = by_name.get(name)
-            if model is not None and model.fleet.is_asleep and self.has_room(model):
+            if model is None or model.is_evicting or model.fleet.is_unloaded:
+                continue
+            if model.fleet.is_asleep and self.has_room(model):
                 self.load(model)
 
     def _forecast(self, now: float) -> None:
@@ -184,6 +244,15 @@ class ModelResidency:
         for model in self._wanted:
             ahead += model.remaining_seconds(now)
             model.fleet.backlog.load_seconds = ahead
+
+
+def demand_of(residency: ModelResidency, model: ManagedModel) -> Callable[[bool], None]:
+    """Return what a fleet calls when its engines are needed."""
+
+    def demand(is_firm: bool) -> None:
+        residency.demand(model, is_firm=is_firm)
+
+    return demand
 
 
 def _sum(footprints: Iterator[Footprint]) -> Footprint:

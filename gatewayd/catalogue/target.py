@@ -15,7 +15,7 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.detection import Detector
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True, weakref_slot=True)
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class Target:
     """A model with its engines and its text side.
 

@@ -27,7 +27,7 @@ from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sourc
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded, MemoryBudget
-from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits
+from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits, demand_of
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
 from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.tables import Config
@@ -161,7 +161,9 @@ def _compose_with_store(
         # Without a key, a web page could reach a loopback port by DNS rebinding.
         only_local_hosts=key is None and all(map(is_loopback, listening.listeners)),
         limits=RequestLimits(
-            body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
+            wake_seconds=config.engine.load_seconds,
+            body_bytes=int(config.server.body_bytes),
+            bodies_bytes=int(config.server.bodies_bytes),
         ),
         observers=plugged.observers,
         protocols=plugged.protocols,
@@ -261,7 +263,7 @@ def _residency(config: Config, models: Sequence[ModelParts]) -> ModelResidency:
     )
     for model in sorted(models, key=lambda one: not one.managed.is_pinned):
         residency.add(model.managed)
-        model.fleet.demand = partial(residency.demand, model.managed)
+        model.fleet.demand = demand_of(residency, model.managed)
     return residency
 
 

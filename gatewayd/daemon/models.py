@@ -9,7 +9,7 @@ from pathlib import Path
 from gatewayd.admin.control import Control
 from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.catalogue.managed_model import ManagedModel
-from gatewayd.catalogue.memory_budget import Footprint
+from gatewayd.catalogue.memory_budget import UNKNOWN, Footprint
 from gatewayd.catalogue.target import Target
 from gatewayd.config.catalogue import ModelConfig
 from gatewayd.config.device_defaults import sizes
@@ -160,8 +160,14 @@ def compose_model(
 
 
 def _managed(model: ModelConfig, config: Config, name: str, fleet: EngineFleet) -> ManagedModel:
-    device = sizes(config.engine).device
+    device, engine = sizes(config.engine).device, config.engine
     host, on_device = expected_engine_bytes(config, device)
+    is_bounded = engine.kv_pages is None and (device == "cpu" or engine.kv_memory is not None)
+    catalogue = config.catalogue
+    limit = catalogue.memory if device == "cpu" else catalogue.device_memory
+    if limit is not None and not is_bounded and model.memory is None:
+        # Pages have a size that only the engine knows, and a share of a device is all that is free.
+        host, on_device = (UNKNOWN, 0) if device == "cpu" else (host, UNKNOWN)
     if model.memory is not None:
         host, on_device = (model.memory, 0) if device == "cpu" else (host, model.memory)
     return ManagedModel(name, fleet, Footprint(host, on_device), is_pinned=model.is_pinned)

@@ -71,6 +71,10 @@ class Reloading:
             wanted = {model.name: model.config for model in model_configs(config)}
             for model in list(self._models):
                 if model.key in wanted:
+                    # All before any: one wrong table leaves every model as it is.
+                    await model.control.check_file(wanted[model.key])
+            for model in list(self._models):
+                if model.key in wanted:
                     await model.control.reload(wanted[model.key], "SIGHUP")
             await self._served.follow(config, config.server.drain_seconds)
         except (ConfigError, ChangeRefused) as error:

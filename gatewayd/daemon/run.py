@@ -181,6 +181,7 @@ class Daemon:
             for watching in parts.admin.watching:
                 watching.close()
         parts.progress.close()
+        parts.residency.close()
         # After the engines, whose last reports settle what aborted requests cost (ADR 0048).
         parts.durable.close()
         for model in parts.models:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +16,7 @@ from gatewayd.admin.overrides.model_overrides import ModelOverrides
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
-from gatewayd.catalogue.model_residency import ModelResidency
+from gatewayd.catalogue.model_residency import ModelResidency, demand_of
 from gatewayd.config.catalogue import ModelConfig, ModelConfigError, model_configs
 from gatewayd.config.models import ModelEntry
 from gatewayd.config.tables import Config
@@ -30,6 +29,8 @@ from gatewayd_hooks.host.settings import problems_in
 _log = logging.getLogger("gatewayd.daemon")
 
 _POLL_SECONDS = 0.05
+_AT_START = ("served_names", "memory", "pinned", "preload")
+"""Keys of a model's table that have no table of the configuration."""
 
 Build = Callable[[ModelConfig, ModelFiles], ModelParts]
 AdminOf = Callable[[ModelParts], tuple[App, SnapshotBroadcast]]
@@ -149,8 +150,16 @@ class ServedModels:
                 if model.key is not None and model.key not in wanted.models:
                     await self._remove(model, seconds)
                     _log.warning("model %s removed by a reload", model.key)
+            self._log_restarts(wanted)
             self.config = wanted
             return wanted
+
+    def _log_restarts(self, wanted: Config) -> None:
+        for name, entry in wanted.models.items():
+            before = self.config.models.get(name)
+            for key in _AT_START if before is not None else ():
+                if getattr(before, key) != getattr(entry, key):
+                    _log.warning("restart required: [models.%s] %s has changed", name, key)
 
     def _find(self, name: str) -> ModelParts | None:
         return next((one for one in self._models if name in (one.key, one.name)), None)
@@ -173,7 +182,7 @@ class ServedModels:
             self._residency.remove(model.managed)
             await self._close(model)
             raise ChangeRefused(str(error)) from error
-        model.fleet.demand = partial(self._residency.demand, model.managed)
+        model.fleet.demand = demand_of(self._residency, model.managed)
         self._local_models.hold(files.source)
         self._models.append(model)
         if self.admin is not None and self.admin_of is not None:
@@ -184,7 +193,7 @@ class ServedModels:
         model.fleet.start(is_asleep=True)
         if model.preloads:
             # As a request would: another model may have to go.
-            self._residency.demand(model.managed)
+            self._residency.demand(model.managed, is_firm=True)
 
     async def _remove(self, model: ModelParts, seconds: float) -> None:
         if len(self._models) == 1:

@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from gatewayd.engines.admission_offers import check_admission
-from gatewayd.engines.api import EngineRequest, ReplicaStatus, TokenSink
+from gatewayd.engines.api import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.dispatch import Dispatch
 from gatewayd.engines.hot_swap import EngineSwaps
@@ -28,6 +28,7 @@ from gatewayd.engines.replicas.setup import Launch
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd.errors import (
     EngineUnavailable,
+    GatewayError,
     ModelUnloaded,
     ServerStopping,
 )
@@ -68,7 +69,8 @@ class EngineFleet:
         inspection: inspection of sequences and pages.
         operating: operator actions on requests and cached pages.
         pause: pause of admission.
-        demand: called when a request needs the engines of a fleet that sleeps; idempotent.
+        demand: called when a request, or with True an operator, needs the engines of a fleet that
+            sleeps; idempotent.
     """
 
     def __init__(
@@ -92,7 +94,8 @@ class EngineFleet:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self.pause = Pause()
-        self.demand: Callable[[], None] = self.wake
+        self.demand: Callable[[bool], None] = lambda is_firm: self.wake()
+        self._refusal: GatewayError | None = None
         self._is_draining = self._is_asleep = False
         self._num_submitted = 0
         self._is_loaded = asyncio.Event()  # not unloaded by an operator
@@ -176,17 +179,28 @@ class EngineFleet:
         Requests are accepted meanwhile: they wait, and ask for the model by ``demand``.
 
         Returns:
-            Whether it sleeps; False if its engines are not all ready.
+            Whether it sleeps; False if its engines are not loaded.
         """
         if not self.is_resident:
             return False
         self._is_asleep = self._dispatch.is_held = True
+        # A held request would never end.
+        self.release_held()
         while self._dispatch.num_sent:  # noqa: ASYNC110 - the end of a sequence has no event
             await asyncio.sleep(_POLL_SECONDS)
         await asyncio.gather(*(replica.unload(0.0) for replica in self._replicas))
         if self.num_pending:
-            self.demand()
+            self.demand(False)
         return True
+
+    def refuse(self, error: GatewayError) -> None:
+        """Fail the requests that wait for engines which cannot be loaded."""
+        self._refusal = error
+        self._dispatch.fail_pending(error)
+        # Those that wait for the model itself; later ones ask for it again.
+        self._is_settled.set()
+        if self.model is None:
+            self._is_settled.clear()
 
     def wake(self) -> None:
         """Start the engines after ``sleep``, or after a start without any."""
@@ -202,12 +216,21 @@ class EngineFleet:
     @property
     def is_resident(self) -> bool:
         """Whether its engines are loaded and may be put to sleep."""
-        return not self._is_asleep and all(replica.can_serve for replica in self._replicas)
+        states = {replica.state for replica in self._replicas}
+        # A replica that has failed, or fails again and again, does not hold up the others.
+        return not self._is_asleep and (
+            ReplicaState.READY in states and ReplicaState.STARTING not in states
+        )
 
     @property
     def is_busy(self) -> bool:
         """Whether it has requests, or some wait for its model."""
         return bool(self.num_unfinished or self.backlog.num_requests)
+
+    @property
+    def is_unloaded(self) -> bool:
+        """Whether an operator has unloaded it."""
+        return not self._is_loaded.is_set()
 
     @property
     def is_over(self) -> bool:
@@ -257,7 +280,7 @@ class EngineFleet:
         if self.model is None and not self._is_draining:
             self._is_settled.clear()
         if self._is_asleep:
-            self.demand()
+            self.demand(True)
             return
         for replica in self._replicas:
             replica.load()
@@ -290,7 +313,7 @@ class EngineFleet:
         self.backlog.add(job)
         self._dispatch.dispatch(job)
         if self._is_asleep:
-            self.demand()
+            self.demand(False)
         return JobHandle(self._dispatch, job)
 
     def _check_admission(
@@ -317,8 +340,11 @@ class EngineFleet:
         """See ``api.Fleet``."""
         with self.backlog.counted_wait():
             if self._is_asleep:
-                self.demand()
+                self.demand(False)
+            self._refusal = None
             await self._is_settled.wait()
+        if self._refusal is not None:
+            raise self._refusal
         # Settled also means that the fleet drains, is unloaded or has failed.
         self._check_open()
 

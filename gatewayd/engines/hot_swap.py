@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gatewayd.engines.api import ReplicaState
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.rpc import PendingCalls
 from gatewayd_engine.process.config import StrategyChoice
@@ -49,7 +50,11 @@ class EngineSwaps:
         # One at a time: if an engine refuses, `before` must still be what all others use.
         async with self._lock:
             serving = [replica for replica in self._replicas if replica.can_serve]
-            may_wait = is_proven and not all(replica.is_over for replica in self._replicas)
+            # Engines that were unloaded will try it when they start, and report what they refuse.
+            is_unloaded = all(one.state is ReplicaState.UNLOADED for one in self._replicas)
+            may_wait = is_unloaded or (
+                is_proven and not all(replica.is_over for replica in self._replicas)
+            )
             if not serving and not may_wait:
                 raise FleetSwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)

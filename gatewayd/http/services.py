@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Protocol
-from weakref import WeakKeyDictionary
 
 from starlette.routing import Route
 
@@ -55,6 +54,7 @@ class RequestLimits:
         thread_bytes: size above which bodies are parsed in a thread.
         ping_seconds: idle time after which a stream gets a keep-alive comment.
         load_seconds: maximum wait of a request for the first loading of the model.
+        wake_seconds: the same, for a model that is loaded by its first request.
     """
 
     body_bytes: int = 8 * 1024 * 1024
@@ -63,6 +63,7 @@ class RequestLimits:
     thread_bytes: int = 32 * 1024
     ping_seconds: float = 15.0
     load_seconds: float = 60.0
+    wake_seconds: float = 600.0
 
 
 class StoredResources(Protocol):
@@ -122,7 +123,7 @@ class Services:
     local_models: LocalModels = field(default_factory=LocalModels)
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
-    _views: WeakKeyDictionary[Target, Services] = field(default_factory=WeakKeyDictionary)
+    _views: dict[Target, Services] = field(default_factory=dict)
 
     def serving(self, name: str | None) -> Services:
         """Return the services of the model that a request names; of the default without a name.
@@ -141,6 +142,9 @@ class Services:
             return self
         view = self._views.get(target)
         if view is None:
+            # Those of models that were removed.
+            for gone in self._views.keys() - set(self.catalogue.targets):
+                del self._views[gone]
             view = self._views[target] = replace(self, target=target)
         return view
 
@@ -177,12 +181,14 @@ class Services:
             QueueFull: too many requests are already waiting.
             EngineUnavailable: no engine is available, or loading takes too long.
         """
-        fleet = self.target.fleet
+        fleet, limits = self.target.fleet, self.limits
         if fleet.model is None:
+            is_asleep = fleet.condition == "asleep"
+            seconds = limits.wake_seconds if is_asleep else limits.load_seconds
             try:
                 # After the timeout there is no model, which is refused below.
                 with TimedSpan(WAITED_ENGINE), contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self.limits.load_seconds):
+                    async with asyncio.timeout(seconds):
                         await fleet.wait_model()
             except QueueFull as error:
                 self.target.metrics.rejected(by_tokens=error.by_tokens)

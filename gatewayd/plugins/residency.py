@@ -17,11 +17,21 @@ class FencedResidency(Fenced[ResidencyStrategy]):
     def evict(self, wanted: str, models: Sequence[ResidentModel], unix: float) -> str:
         """Choose one of the models, of which there is at least one."""
         name = self._call(lambda: self._ask(wanted, models, unix))
-        return max(models, key=lambda one: one.idle_seconds).name if name is None else name
+        return (
+            max(models, key=lambda one: (one.idle_seconds, -one.num_running)).name
+            if name is None
+            else name
+        )
 
     def preferred(self, unix: float) -> Sequence[str]:
         """Return the names of models to load while there is memory."""
-        return self._call(lambda: list(self._watched.preferred(unix))) or ()
+        return self._call(lambda: self._names(unix)) or ()
+
+    def _names(self, unix: float) -> list[str]:
+        names = list(self._watched.preferred(unix))
+        if all(isinstance(name, str) for name in names):
+            return names
+        raise InvalidStrategyAnswer(f"prefers {names!r:.200}, which are not names")
 
     def _ask(self, wanted: str, models: Sequence[ResidentModel], unix: float) -> str:
         name: str = self._watched.evict(wanted, models, unix)

@@ -23,6 +23,7 @@ class ResidentModel:
         num_requests: requests for it since the daemon began.
         request_rate: its requests per second, averaged over the last minutes.
         idle_seconds: since its last request ended; 0 while it has requests.
+        num_running: sequences of its requests.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ResidentModel:
     num_requests: int
     request_rate: float
     idle_seconds: float
+    num_running: int
 
 
 class ResidencyStrategy(Strategy, Protocol):

@@ -38,8 +38,8 @@ class CheapestToMiss:
         """Leave loading to requests."""
         return ()
 
-    def _cost(self, model: ResidentModel) -> tuple[float, float]:
+    def _cost(self, model: ResidentModel) -> tuple[float, float, int]:
         cost = model.load_seconds * model.request_rate
         if self._by_memory:
             cost /= max(1, model.memory)
-        return cost, -model.idle_seconds
+        return cost, -model.idle_seconds, model.num_running

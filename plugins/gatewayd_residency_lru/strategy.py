@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class LeastRecentlyUsed:
-    """Compares the ends of the last requests; among equals the first model is unloaded."""
+    """Compares the ends of the last requests; of busy models the one with the fewest goes."""
 
     def __init__(self, config: LruResidencyConfig) -> None:
         self._config = config
@@ -26,7 +26,7 @@ class LeastRecentlyUsed:
 
     def evict(self, wanted: str, models: Sequence[ResidentModel], unix: float) -> str:
         """Choose a model."""
-        return max(models, key=lambda model: model.idle_seconds).name
+        return max(models, key=lambda model: (model.idle_seconds, -model.num_running)).name
 
     def preferred(self, unix: float) -> Sequence[str]:
         """Leave loading to requests."""

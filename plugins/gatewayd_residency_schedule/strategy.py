@@ -29,7 +29,9 @@ class Scheduled:
         """Choose a model."""
         due = set(self.preferred(unix))
         # False sorts before True: models in their window go only if all are.
-        return min(models, key=lambda model: (model.name in due, -model.idle_seconds)).name
+        return min(
+            models, key=lambda one: (one.name in due, -one.idle_seconds, one.num_running)
+        ).name
 
     def preferred(self, unix: float) -> Sequence[str]:
         """Return the models in their windows, in the order of the windows."""

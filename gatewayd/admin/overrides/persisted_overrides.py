@@ -20,6 +20,13 @@ _OF_MODELS = "models."
 """Begins the sections of models in the store, such as ``models.small:scheduler``."""
 
 
+def _is_of(section: str, prefix: str) -> bool:
+    if not prefix:
+        return not section.startswith((_OF_MODELS, SECTION))
+    # Names of models may have colons, sections of the configuration have none.
+    return section.startswith(prefix) and ":" not in section.removeprefix(prefix)
+
+
 class Overrides:
     """Runtime changes of one daemon.
 
@@ -47,7 +54,7 @@ class Overrides:
                 section=change.section.removeprefix(prefix)
             )
             for change in changes
-            if change.section.startswith(prefix or (_OF_MODELS, SECTION)) is bool(prefix)
+            if _is_of(change.section, prefix)
         }
         self._write = write
         self._now = now

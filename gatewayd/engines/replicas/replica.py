@@ -211,7 +211,10 @@ class Replica:
             save_seconds: time to persist its prefix cache.
             why: shown while it is unloaded.
         """
-        if not self._is_wanted or self.is_over:
+        if self.is_over:
+            return
+        if not self._is_wanted:
+            await self._is_gone.wait()  # of an earlier call, which may not have ended
             return
         self._save_seconds, self._why_unloaded = save_seconds, why
         self._is_wanted, self._is_unloading = False, True

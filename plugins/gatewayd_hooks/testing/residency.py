@@ -21,6 +21,7 @@ _MODELS = st.lists(
         num_requests=st.integers(0, 10**9),
         request_rate=st.floats(0, 10**5),
         idle_seconds=st.floats(0, 10**7),
+        num_running=st.integers(0, 10**4),
     ),
     min_size=1,
     max_size=5,

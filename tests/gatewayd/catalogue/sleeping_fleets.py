@@ -10,6 +10,7 @@ from gatewayd.catalogue.memory_budget import Footprint, MemoryBudget
 from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits
 from gatewayd.engines.api import ReplicaStatus
 from gatewayd.engines.backlog import Backlog, QueueLimits
+from gatewayd.errors import GatewayError
 from gatewayd.plugins.residency import FencedResidency
 from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
@@ -24,6 +25,8 @@ class SlowFleet:
     def __init__(self) -> None:
         self.backlog = Backlog(QueueLimits(10, 1000))
         self.is_asleep, self.is_resident, self.is_over = True, False, False
+        self.is_unloaded = False
+        self.refusals: list[str] = []
         self.num_running = self.num_held = self.num_submitted = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -56,6 +59,18 @@ class SlowFleet:
             self.num_running, self.num_held = self.num_held, 0
             if self.num_running:
                 self._is_idle.clear()
+
+    @property
+    def num_unfinished(self) -> int:
+        return self.num_running + self.num_held
+
+    async def refresh_stats(self) -> None:
+        """Nothing changes."""
+
+    def refuse(self, error: GatewayError) -> None:
+        """What waits fails."""
+        self.refusals.append(str(error))
+        self.num_held = 0
 
     async def sleep(self) -> bool:
         assert self.is_resident

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,8 @@ from gatewayd_hooks.residency import ResidentModel
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_residency_cost.config import CostResidencyConfig
 from gatewayd_residency_cost.strategy import CheapestToMiss
+from gatewayd_residency_lru.config import LruResidencyConfig
+from gatewayd_residency_lru.strategy import LeastRecentlyUsed
 from gatewayd_residency_schedule.config import ScheduleResidencyConfig
 from gatewayd_residency_schedule.strategy import Scheduled
 from gatewayd_residency_schedule.windows import parse_window
@@ -102,6 +106,7 @@ async def test_the_least_recently_used_idle_model_goes_and_a_busy_one_stays() ->
     fleets["b"].submit()
     residency.advance()
     fleets["b"].finish()
+    fleets["c"].submit()
     residency.demand(models["c"])
     residency.advance()
     await settle()
@@ -118,7 +123,7 @@ async def test_after_its_patience_a_model_takes_the_place_of_a_busy_one_without_
     fleets["a"].tick()
     fleets["a"].submit()
     residency.advance()
-    residency.demand(models["b"])
+    residency.demand(models["b"], is_firm=True)
     now.seconds += 2.9
     residency.advance()
     await settle()
@@ -151,7 +156,7 @@ async def test_a_model_stays_for_its_minimum() -> None:
     residency.load(models["a"])
     fleets["a"].tick()
     residency.advance()
-    residency.demand(models["b"])
+    residency.demand(models["b"], is_firm=True)
     now.seconds += 9.5
     residency.advance()
     await settle()
@@ -168,7 +173,7 @@ async def test_a_refused_request_is_told_when_the_model_is_loaded() -> None:
     for name in "ab":
         models[name].load_seconds = 40.0
     residency.load(models["a"])
-    residency.demand(models["b"])
+    residency.demand(models["b"], is_firm=True)
     now.seconds += 15
     residency.advance()
     backlog = fleets["a"].backlog
@@ -205,7 +210,7 @@ async def test_a_wrong_strategy_is_replaced_by_the_least_recently_used() -> None
     residency.load(models["a"])
     fleets["a"].tick()
     residency.advance()
-    residency.demand(models["b"])
+    residency.demand(models["b"], is_firm=True)
     residency.advance()
     await settle()
     assert fleets["a"].is_asleep
@@ -213,7 +218,7 @@ async def test_a_wrong_strategy_is_replaced_by_the_least_recently_used() -> None
 
 def resident(name: str, **values: float) -> ResidentModel:
     base = {"memory": 10, "load_seconds": 1.0, "num_requests": 1, "request_rate": 1.0}
-    return ResidentModel(name=name, **{**base, "idle_seconds": 0.0, **values})  # type: ignore[arg-type]
+    return ResidentModel(name=name, **{**base, "idle_seconds": 0.0, "num_running": 0, **values})  # type: ignore[arg-type]
 
 
 def test_cost_unloads_what_is_cheap_to_miss() -> None:
@@ -249,3 +254,110 @@ def test_a_schedule_protects_and_prefers_its_models(monkeypatch: pytest.MonkeyPa
 def test_a_window_of_another_form_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no window: write MODEL HH:MM-HH:MM"):
         parse_window(text)
+
+
+def measured(bytes_: int) -> Any:
+    """A status by which an engine takes so much."""
+    return lambda: [SimpleNamespace(machine=SimpleNamespace(resident_bytes=bytes_, device_used=0))]
+
+
+async def test_a_model_that_outgrew_the_budget_is_refused_and_the_others_go_on() -> None:
+    now, mib = Now(), 1 << 20
+    residency, fleets, models = residency_of(
+        {"a": 90 * mib, "b": 40 * mib, "c": 40 * mib}, 100 * mib, clock=now
+    )
+    residency.load(models["a"])
+    fleets["a"].tick()
+    fleets["a"].status = measured(110 * mib)  # type: ignore[method-assign]
+    residency.advance()
+    fleets["a"].status = lambda: ()  # type: ignore[method-assign]
+    for name in "bac":
+        fleets[name].submit()
+        residency.demand(models[name])
+        for _ in range(20):
+            now.seconds += 5
+            residency.advance()
+            await settle()
+            for fleet in fleets.values():
+                fleet.tick()
+                fleet.finish()
+    assert [fleets[name].num_held for name in "abc"] == [0, 0, 0]
+    (said,) = fleets["a"].refusals
+    assert "the model a needs 0.12 GiB" in said
+    assert not fleets["b"].refusals + fleets["c"].refusals
+
+
+async def test_a_demand_whose_clients_have_gone_unloads_nothing() -> None:
+    now = Now()
+    residency, fleets, models = residency_of({"a": 1, "b": 1}, 1, clock=now)
+    residency.load(models["a"])
+    fleets["a"].tick()
+    residency.advance()
+    now.seconds += 60
+    fleets["b"].submit()
+    residency.demand(models["b"])
+    fleets["b"].num_held = 0
+    residency.advance()
+    await settle()
+    assert fleets["a"].is_resident
+    assert fleets["b"].is_asleep
+
+
+async def test_what_an_operator_has_unloaded_stays_unloaded() -> None:
+    now = Now()
+    strategy = Scheduled(ScheduleResidencyConfig(windows=["a 00:00-24:00"]))
+    residency, fleets, models = residency_of({"a": 1}, 1, clock=now, strategy=strategy)
+    residency.load(models["a"])
+    fleets["a"].tick()
+    fleets["a"].is_asleep, fleets["a"].is_resident, fleets["a"].is_unloaded = True, False, True
+    fleets["a"].submit()
+    residency.demand(models["a"])
+    now.seconds += 5
+    residency.advance()
+    assert fleets["a"].is_asleep
+    fleets["a"].is_unloaded = False
+    now.seconds += 5
+    residency.advance()
+    assert not fleets["a"].is_asleep
+
+
+async def test_another_idle_model_goes_while_a_busy_one_still_ends() -> None:
+    now = Now()
+    residency, fleets, models = residency_of({"a": 1, "b": 1, "c": 1}, 2, clock=now)
+    for name in "ab":
+        residency.load(models[name])
+        fleets[name].tick()
+        fleets[name].submit()
+    residency.advance()
+    residency.demand(models["c"], is_firm=True)
+    now.seconds += 3
+    residency.advance()
+    await settle()
+    assert [fleets[name].is_asleep for name in "ab"] == [True, False]
+    fleets["b"].finish()
+    residency.advance()
+    await settle()
+    residency.advance()
+    assert not fleets["c"].is_asleep
+    assert fleets["a"].num_running == 1
+
+
+class Broken(LeastRecentlyUsed):
+    """Prefers what is no name."""
+
+    def preferred(self, unix: float) -> Any:
+        return [["a"]]
+
+
+async def test_a_strategy_that_prefers_no_names_stops_nothing() -> None:
+    now = Now()
+    residency, fleets, models = residency_of(
+        {"a": 1}, 1, clock=now, strategy=Broken(LruResidencyConfig())
+    )
+    running = asyncio.create_task(residency.run())
+    await asyncio.sleep(0.01)
+    residency.demand(models["a"], is_firm=True)
+    async with asyncio.timeout(5):
+        while fleets["a"].is_asleep:
+            await asyncio.sleep(0.01)
+    running.cancel()

@@ -33,6 +33,7 @@ from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
+from gatewayd.daemon.upstreams import compose_upstreams
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
@@ -100,6 +101,8 @@ def _compose_with_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
+    upstreams = compose_upstreams(control.config, plugged.host, metrics)
+    relayed = [target for one in upstreams for target in one.targets]
     fleets = [model.fleet for model in models]
     progress = LivenessProgress(
         lambda: [problem for fleet in fleets for problem in fleet.problems()],
@@ -113,7 +116,7 @@ def _compose_with_store(
     secret = None if key is None else key.get_secret_value()
     services = Services(
         target=first.target,
-        catalogue=Catalogue([model.target for model in models]),
+        catalogue=Catalogue([*[model.target for model in models], *relayed]),
         metrics=metrics,
         version=__version__,
         api_key=secret,
@@ -143,6 +146,7 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        upstreams=upstreams,
         notifier=notifier,
         progress=progress,
         reloading=reloading,

@@ -1,4 +1,4 @@
-"""The engines of all models, started and stopped together."""
+"""The engines of all models and the upstreams, started and stopped together."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ import logging
 from collections.abc import Sequence
 
 from gatewayd.daemon.models import ModelParts
+from gatewayd.daemon.upstreams import UpstreamParts
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.upstreams.fleet import UpstreamFleet
 
 _log = logging.getLogger("gatewayd.daemon")
 
 
 class Fleets:
-    """The fleets of all models.
+    """The fleets of all models and upstreams.
 
     Args:
         models: parts of each model, at least one; more may be added while they run.
+        upstreams: parts of each upstream.
     """
 
-    def __init__(self, models: Sequence[ModelParts]) -> None:
+    def __init__(
+        self, models: Sequence[ModelParts], upstreams: Sequence[UpstreamParts] = ()
+    ) -> None:
         self._models = models
+        self._upstreams = upstreams
+
+    @property
+    def _all(self) -> Sequence[EngineFleet | UpstreamFleet]:
+        engines = [model.fleet for model in self._models]
+        return [*engines, *[upstream.fleet for upstream in self._upstreams]]
 
     def start(self) -> None:
         """Start the engines of models that are loaded with the daemon."""
@@ -41,23 +53,25 @@ class Fleets:
                 task.cancel()
 
     async def wait_failed(self) -> str:
-        """Wait until no model has an engine that could serve.
+        """Wait until no model has an engine that could serve; forever with upstreams.
 
         Returns:
             The reason of the first model's failure.
         """
+        if self._upstreams:
+            await asyncio.get_running_loop().create_future()
         reasons = await asyncio.gather(*[model.fleet.wait_failed() for model in self._models])
         return reasons[0]
 
     @property
     def num_unfinished(self) -> int:
-        """Sequences at engines, and pending ones."""
-        return sum(model.fleet.num_unfinished for model in self._models)
+        """Sequences at engines, and pending ones, and requests to upstreams."""
+        return sum(fleet.num_unfinished for fleet in self._all)
 
     def drain(self) -> None:
         """Refuse further requests; accepted ones continue, and held ones are released."""
-        for model in self._models:
-            model.fleet.drain()
+        for fleet in self._all:
+            fleet.drain()
 
     def release_held(self) -> None:
         """Release requests that an operator holds."""
@@ -66,8 +80,8 @@ class Fleets:
 
     def fail_remaining(self) -> None:
         """Fail every remaining request, because the daemon stops."""
-        for model in self._models:
-            model.fleet.fail_remaining()
+        for fleet in self._all:
+            fleet.fail_remaining()
 
     async def stop(self, save_seconds: float) -> None:
         """Stop all engines.
@@ -75,7 +89,10 @@ class Fleets:
         Args:
             save_seconds: time for engines to persist their prefix caches.
         """
-        await asyncio.gather(*[model.fleet.stop(save_seconds) for model in self._models])
+        await asyncio.gather(
+            *[model.fleet.stop(save_seconds) for model in self._models],
+            *[upstream.fleet.stop() for upstream in self._upstreams],
+        )
 
     def stop_saving(self) -> None:
         """Stop the persisting of prefix caches by engines that are ending."""

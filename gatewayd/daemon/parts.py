@@ -15,6 +15,7 @@ from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
+from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.http.server.listener import HttpServer
 from gatewayd.hub.local_models import LocalModels
 from gatewayd.tracing.log_buffer import LogLines
@@ -62,6 +63,7 @@ class DaemonParts:
         listening: sockets of the HTTP server.
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
+        upstreams: parts of each upstream.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -74,6 +76,7 @@ class DaemonParts:
     listening: HttpListeners
     durable: PersistentResources
     models: Sequence[ModelParts]
+    upstreams: Sequence[UpstreamParts]
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading

@@ -56,7 +56,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
-        self._fleets = Fleets(self.parts.models)
+        self._fleets = Fleets(self.parts.models, self.parts.upstreams)
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.

@@ -14,7 +14,7 @@ from gatewayd.http.openai.chat_wire import chat_logprobs
 from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.wire import Identity
 from gatewayd.pipeline.choice import Choice
-from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.choice_types import RelayedToken, ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_hooks.parsing import Part
@@ -49,7 +49,7 @@ class ProtocolAnswer:
         self,
         generation: Generation,
         identity: Identity,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         room: Callable[[], QueueCapacity],
     ) -> None:
         """Read a generation.
@@ -57,7 +57,7 @@ class ProtocolAnswer:
         Args:
             generation: a started generation.
             identity: of the response.
-            tokenizer: of the model.
+            tokenizer: of the model; None for an upstream's.
             room: returns the current capacity of the queue.
         """
         self.id = identity.id
@@ -99,7 +99,7 @@ class ProtocolAnswer:
                 ready[at] = ready[at]._replace(logprobs=logprobs)
         return ready.popleft()
 
-    def _collect(self) -> list[list[ScoredToken]]:
+    def _collect(self) -> list[Sequence[ScoredToken | RelayedToken]]:
         """Collect deltas of all new output.
 
         Returns:
@@ -107,7 +107,7 @@ class ProtocolAnswer:
         """
         # Output that arrived before an error is returned before it.
         self._is_over = self._generation.error is not None
-        scored: list[list[ScoredToken]] = []
+        scored: list[Sequence[ScoredToken | RelayedToken]] = []
         num_done = 0
         for choice in self._open:
             is_done = choice.is_done

@@ -53,7 +53,6 @@ class UpstreamFleet:
         self._terms = RelayTerms(
             name=name,
             strategy=strategy,
-            limits=self._limits,
             exchange=self._exchange,
             first_token_seconds=entry.first_token_seconds,
             between_tokens_seconds=entry.between_tokens_seconds,
@@ -80,13 +79,13 @@ class UpstreamFleet:
         if self._is_draining:
             raise ServerStopping("the server is shutting down", retry_after=5)
         self.endpoints.pick()
-        self._limits.check()
         found = RelayedRequest(
             self._terms,
             request,
             relay,
             # Choices of a request with a relay have the methods.
             cast(Sequence[RelaySink], sinks),
+            self._limits.slot(),
             self._running.discard,
         )
         self._running.add(found)
@@ -144,8 +143,8 @@ class UpstreamFleet:
         self.drain()
         for probe in self._probes:
             probe.cancel()
-        for one in tuple(self._running):
-            one.cancel()
+        # Before the session, which would leave their connections open.
+        await asyncio.gather(*[one.stop() for one in tuple(self._running)])
         if self._session is not None:
             await self._session.close()
         self._strategy.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -62,53 +61,45 @@ class UpstreamLimits:
             most, left = min(most, self._per_minute), min(left, int(self._budget))
         return QueueCapacity(most, max(0, left), _NO_LIMIT, _NO_LIMIT, 0.0)
 
-    def check(self) -> None:
-        """Charge a request to the budget of this minute.
+    def slot(self) -> UpstreamSlot:
+        """Return a slot, or a place in the queue for one, and charge this minute's budget.
 
         Raises:
             UpstreamBusy: too many wait, or the budget is used up.
         """
-        if self.num_running >= self._concurrency and self.num_waiting >= self._max_waiting:
+        is_free = self.num_running < self._concurrency
+        if not is_free and self.num_waiting >= self._max_waiting:
             raise UpstreamBusy(
                 f"{self.num_waiting} requests wait for the upstream {self._name}; the maximum is "
                 f"{self._max_waiting}: retry later",
                 retry_after=1.0,
             )
-        if self._per_minute is None:
-            return
-        self._fill()
-        if self._budget < 1:
-            raise UpstreamBusy(
-                f"the upstream {self._name} may get {self._per_minute} requests a minute: retry "
-                "later",
-                retry_after=(1 - self._budget) * 60 / self._per_minute,
-            )
-        self._budget -= 1
-
-    async def acquire(self) -> None:
-        """Wait for a slot; the caller releases it."""
-        if self.num_running < self._concurrency:
-            self.num_running += 1
-            return
+        if self._per_minute is not None:
+            self._fill()
+            if self._budget < 1:
+                raise UpstreamBusy(
+                    f"the upstream {self._name} may get {self._per_minute} requests a minute: "
+                    "retry later",
+                    retry_after=(1 - self._budget) * 60 / self._per_minute,
+                )
+            self._budget -= 1
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release()  # handed over just before
-            else:
-                # `release` drops cancelled ones as well.
-                with contextlib.suppress(ValueError):
-                    self._waiting.remove(turn)
-            raise
+        if is_free:
+            self.num_running += 1
+            turn.set_result(None)
+        else:
+            self._waiting.append(turn)
+        return UpstreamSlot(self, turn)
 
-    def release(self) -> None:
-        """Hand a slot to the request that has waited longest."""
+    def leave(self, turn: asyncio.Future[None]) -> None:
+        """Leave the queue, or hand the slot to the request that has waited longest."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+            return
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            following = self._waiting.popleft()
+            if not following.done():
+                following.set_result(None)
                 return
         self.num_running -= 1
 
@@ -116,3 +107,28 @@ class UpstreamLimits:
         now, most = self._clock(), self._per_minute or 0
         self._budget = min(most, self._budget + (now - self._filled_at) * most / 60)
         self._filled_at = now
+
+
+class UpstreamSlot:
+    """Slot of one request, or its place in the queue.
+
+    Args:
+        limits: of the upstream.
+        turn: completed when it has the slot.
+    """
+
+    def __init__(self, limits: UpstreamLimits, turn: asyncio.Future[None]) -> None:
+        self._limits = limits
+        self._turn = turn
+        self._is_released = False
+
+    async def wait(self) -> None:
+        """Wait for the slot."""
+        # Shielded: a cancelled wait leaves the queue by `release`.
+        await asyncio.shield(self._turn)
+
+    def release(self) -> None:
+        """Release the slot, or leave the queue. Idempotent."""
+        if not self._is_released:
+            self._is_released = True
+            self._limits.leave(self._turn)

@@ -17,7 +17,7 @@ from gatewayd.tracing.timeline import RELAYING, UPSTREAM, UPSTREAM_SLOT, Timelin
 from gatewayd.upstreams.client import UpstreamBroken, UpstreamExchange
 from gatewayd.upstreams.counting import shared, tokens_in
 from gatewayd.upstreams.errors import error_of
-from gatewayd.upstreams.limits import UpstreamLimits
+from gatewayd.upstreams.limits import UpstreamSlot
 from gatewayd_hooks.upstreams import Delta, UpstreamCounts, UpstreamRefusal, UpstreamStrategy
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,6 @@ class RelayTerms:
     Attributes:
         name: of the upstream.
         strategy: translator.
-        limits: of its use.
         exchange: creates the HTTP client of a request.
         first_token_seconds: time-out from sending until the first output.
         between_tokens_seconds: time-out from one output to the next.
@@ -43,7 +42,6 @@ class RelayTerms:
 
     name: str
     strategy: UpstreamStrategy
-    limits: UpstreamLimits
     exchange: Callable[[], UpstreamExchange]
     first_token_seconds: float
     between_tokens_seconds: float
@@ -56,7 +54,9 @@ class RelayedRequest:
     Args:
         terms: of the upstream.
         request: with a relay.
+        relay: of the request.
         sinks: of its choices.
+        slot: of the upstream's limits, or a place in the queue for one.
         ended: called with this object when its task has ended.
     """
 
@@ -66,12 +66,14 @@ class RelayedRequest:
         request: EngineRequest,
         relay: Relay,
         sinks: Sequence[RelaySink],
+        slot: UpstreamSlot,
         ended: Callable[[RelayedRequest], None],
     ) -> None:
         self._terms = terms
         self._request = request
         self._relay = relay
         self._sinks = sinks
+        self._slot = slot
         self._ended = ended
         self._exchange = terms.exchange()
         self._open = set(range(len(sinks)))
@@ -83,6 +85,8 @@ class RelayedRequest:
         self.timelines = [Timeline(now) for _ in sinks]
         self._enter(UPSTREAM_SLOT)
         self._task = asyncio.get_running_loop().create_task(self._run(), name="relay")
+        # Also called for a task that is cancelled before its first step.
+        self._task.add_done_callback(self._done)
 
     # Handle: for the pipeline.
 
@@ -129,16 +133,21 @@ class RelayedRequest:
         self._deliver_error(error)
         self._task.cancel()
 
+    async def stop(self) -> None:
+        """End it without an answer, and wait until its connection is closed."""
+        self._is_over = True
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
     # The task.
 
     async def _run(self) -> None:
-        limits = self._terms.limits
         try:
-            await limits.acquire()
             try:
+                await self._slot.wait()
                 await self._relay_all()
             finally:
-                limits.release()
+                self._slot.release()
             # The connection can be used again, while the client has its whole answer.
             await self._exchange.close(drains=True)
         except asyncio.CancelledError:
@@ -152,7 +161,10 @@ class RelayedRequest:
         finally:
             with contextlib.suppress(OSError):
                 await self._exchange.close()
-            self._ended(self)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._slot.release()
+        self._ended(self)
 
     async def _relay_all(self) -> None:
         """Relay the whole answer.

@@ -74,11 +74,13 @@ class BoundedResponse:
 
     async def drain(self) -> None:
         """Read the rest, so that the connection can be used again; close it if that takes long."""
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            async with asyncio.timeout(_DRAIN_SECONDS):
-                # Too much to read is closed below.
-                await self.read()
-        self.close()
+        try:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(_DRAIN_SECONDS):
+                    # Too much to read is closed below.
+                    await self.read()
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Close the connection, unless the whole response was read."""

@@ -135,9 +135,7 @@ async def test_tool_calls_and_reasoning_are_those_of_the_upstream(text: TextMode
             assert call.pop("id").startswith("call_")
         assert without(relayed) == without(direct)
         assert relayed["choices"][0]["finish_reason"] == "tool_calls"
-        stream = await two.gateway.openai.chat.completions.create(
-            model="far", stream=True, **body
-        )
+        stream = await two.gateway.openai.chat.completions.create(model="far", stream=True, **body)
         chunks = [chunk async for chunk in stream]
     calls = [one for c in chunks for one in c.choices[0].delta.tool_calls or []]
     assert "".join([call.function.arguments for call in calls if call.function]) == (

@@ -101,7 +101,7 @@ def _compose_with_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    upstreams = compose_upstreams(control.config, plugged.host, metrics)
+    upstreams = compose_upstreams(config, plugged.host, metrics)
     relayed = [target for one in upstreams for target in one.targets]
     fleets = [model.fleet for model in models]
     progress = LivenessProgress(

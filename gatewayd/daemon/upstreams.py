@@ -52,7 +52,8 @@ def compose_upstreams(
         PluginError: a strategy cannot be loaded or opened, or refuses its settings.
     """
     found = [_compose(name, entry, host, metrics) for name, entry in config.upstreams.items()]
-    metrics.registry.register(UpstreamCollector([one.fleet for one in found]))
+    if found:
+        metrics.registry.register(UpstreamCollector([one.fleet for one in found]))
     return found
 
 

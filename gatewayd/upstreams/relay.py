@@ -223,6 +223,9 @@ class RelayedRequest:
         if not self._has_output:
             self._has_output = True
             self._exchange.succeeded()
+            if self._counts is None:
+                # What is charged if the answer breaks off, instead of the maximum.
+                self._sinks[0].counted(UpstreamCounts(self._relay.likely_tokens, 0), None)
         if at not in self._open:
             return  # cancelled, or it goes on after its finish reason
         timeline = self.timelines[at]

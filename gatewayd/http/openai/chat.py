@@ -10,8 +10,9 @@ import msgspec
 from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InvalidRequest
+from gatewayd.http import body_threads
 from gatewayd.http.openai.chat_parts_wire import ChatPartsWire
-from gatewayd.http.openai.chat_prompt import chat_prompt
+from gatewayd.http.openai.chat_prompt import chat_prompt, is_large_chat
 from gatewayd.http.openai.chat_wire import ChatWire
 from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
@@ -78,7 +79,9 @@ async def prepare_chat(
     if asked == 0:
         raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
     if isinstance(services.target, UpstreamTarget):
-        return prepare_relayed_chat(services.target, request, request_id, wire=wire)
+        relay = partial(prepare_relayed_chat, services.target, request, request_id, wire=wire)
+        is_large = is_large_chat(request, services.limits.thread_bytes)
+        return await body_threads.run_in_thread(relay) if is_large else relay()
     name = request.model or services.target.name
     model = await services.loaded_model()
     prompt, offer, continued, ignored = await chat_prompt(

@@ -217,7 +217,7 @@ async def test_the_ledger_has_what_the_upstream_counted_once(text: TextModel, fo
     # An answer that broke off is charged by what was delivered, and its prompt by an estimate.
     [cut] = [row for row in rows if row["outcome"] == "error" and row["completion_tokens"]]
     assert cut["completion_tokens"] == 3
-    assert 0 < cut["prompt_tokens"] < 60
+    assert 5 < cut["prompt_tokens"] < 30
 
 
 async def test_a_request_never_sent_costs_nothing(

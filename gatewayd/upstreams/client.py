@@ -12,7 +12,7 @@ from gatewayd.errors import UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from gatewayd.upstreams.endpoints import Endpoint, Endpoints
 from gatewayd.upstreams.response import BoundedResponse
 
-_ELSEWHERE = frozenset((429, 500, 502, 503, 504))
+_ELSEWHERE = frozenset((429, 500, 502, 503, 504, 529))
 """Statuses after which another endpoint is tried; none of these has begun an answer."""
 _PAUSE_SECONDS = 0.1
 _KEEP_ALIVE_SECONDS = 30.0

@@ -50,7 +50,7 @@ def error_of(
         )
     if status == 404:
         return UpstreamRefused(f"the upstream {upstream} does not serve the model (status 404)")
-    if status in (429, 503):
+    if status in (429, 503, 529):
         return UpstreamBusy(
             f"the upstream {upstream} is busy (status {status}): retry later",
             retry_after=_RETRY_SECONDS if retry_after is None else retry_after,

@@ -39,11 +39,13 @@ def error_of(
     if status in _CLIENTS_FAULT:
         text = _shown(refusal.message, api_key) or f"the request is refused with status {status}"
         code, param = refusal.code or "", refusal.param or ""
-        return InvalidRequest(
+        error = InvalidRequest(
             f"the upstream {upstream} refuses the request: {text}",
             param=param if _PARAM.fullmatch(param) else None,
-            code=code if _CODE.fullmatch(code) else None,
         )
+        if _CODE.fullmatch(code):
+            error.code = code
+        return error
     if status in (401, 402, 403):
         return UpstreamRefused(
             f"the upstream {upstream} refuses the gateway's credential (status {status})"

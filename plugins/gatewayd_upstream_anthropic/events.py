@@ -86,14 +86,14 @@ class StreamEvent(msgspec.Struct):
     error: EventError | None = None
 
 
-class ErrorBody(msgspec.Struct):
+class AnthropicErrorBody(msgspec.Struct):
     """Body of an error response."""
 
     error: EventError
 
 
 _decode = msgspec.json.Decoder(StreamEvent).decode
-_decode_error = msgspec.json.Decoder(ErrorBody).decode
+_decode_error = msgspec.json.Decoder(AnthropicErrorBody).decode
 
 
 def refusal_of(status: int, body: bytes) -> UpstreamRefusal:
@@ -130,8 +130,8 @@ class MessageReader:
             raise ValueError(f"an event is not of the API: {error}") from None
         match event.type:
             case "error":
-                error = event.error or EventError()
-                raise UpstreamRefusal(_STATUSES.get(error.type, 500), error.message)
+                found = event.error or EventError()
+                raise UpstreamRefusal(_STATUSES.get(found.type, 500), found.message)
             case "message_start" if event.message is not None:
                 yield from self._count(event.message.usage)
             case "content_block_start":

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class CalledFunction(msgspec.Struct):
+class FunctionDelta(msgspec.Struct):
     """Function of a call, in pieces."""
 
     name: str | None = None
@@ -19,10 +19,10 @@ class CallDelta(msgspec.Struct):
 
     index: int | None = None
     id: str | None = None
-    function: CalledFunction | None = None
+    function: FunctionDelta | None = None
 
 
-class MessageDelta(msgspec.Struct):
+class ChunkDelta(msgspec.Struct):
     """Piece of a message."""
 
     content: str | None = None
@@ -30,10 +30,10 @@ class MessageDelta(msgspec.Struct):
     reasoning: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[CallDelta] | None = None
-    function_call: CalledFunction | None = None
+    function_call: FunctionDelta | None = None
 
 
-class TopLogprob(msgspec.Struct):
+class ChunkAlternative(msgspec.Struct):
     """Alternative of a token."""
 
     token: str
@@ -41,16 +41,16 @@ class TopLogprob(msgspec.Struct):
     bytes: list[int] | None = None
 
 
-class TokenLogprob(TopLogprob):
+class ChunkToken(ChunkAlternative):
     """Token of the answer."""
 
-    top_logprobs: list[TopLogprob] = []
+    top_logprobs: list[ChunkAlternative] = []
 
 
 class ChunkLogprobs(msgspec.Struct):
     """Log-probabilities of a piece: of a chat by token, of a text completion in columns."""
 
-    content: list[TokenLogprob] | None = None
+    content: list[ChunkToken] | None = None
     tokens: list[str] = []
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
@@ -60,7 +60,7 @@ class ChunkChoice(msgspec.Struct):
     """Piece of one choice."""
 
     index: int = 0
-    delta: MessageDelta | None = None
+    delta: ChunkDelta | None = None
     text: str | None = None
     logprobs: ChunkLogprobs | None = None
     finish_reason: str | None = None
@@ -83,7 +83,7 @@ class ChunkUsage(msgspec.Struct):
     completion_tokens_details: TokenDetails | None = None
 
 
-class ErrorFields(msgspec.Struct):
+class OpenAiErrorFields(msgspec.Struct):
     """Error of an answer."""
 
     message: str = ""
@@ -91,21 +91,21 @@ class ErrorFields(msgspec.Struct):
     code: str | int | None = None
 
 
-class Chunk(msgspec.Struct):
+class StreamChunk(msgspec.Struct):
     """One event."""
 
     choices: list[ChunkChoice] | None = None
     usage: ChunkUsage | None = None
-    error: ErrorFields | str | None = None
+    error: OpenAiErrorFields | str | None = None
 
 
-class ErrorBody(msgspec.Struct):
+class OpenAiErrorBody(msgspec.Struct):
     """Body of an error response: OpenAI's object, or the message alone."""
 
-    error: ErrorFields | str | None = None
+    error: OpenAiErrorFields | str | None = None
     message: str | None = None
     detail: Any = None
 
 
-decode_chunk = msgspec.json.Decoder(Chunk).decode
-decode_error = msgspec.json.Decoder(ErrorBody).decode
+decode_chunk = msgspec.json.Decoder(StreamChunk).decode
+decode_error = msgspec.json.Decoder(OpenAiErrorBody).decode

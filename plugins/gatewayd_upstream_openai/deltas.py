@@ -11,11 +11,11 @@ from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 from gatewayd_hooks.upstreams import Delta, UpstreamCounts
 from gatewayd_upstream_openai.chunks import (
     CallDelta,
-    CalledFunction,
     ChunkChoice,
+    ChunkDelta,
     ChunkLogprobs,
     ChunkUsage,
-    MessageDelta,
+    FunctionDelta,
 )
 
 _REASONS = {"function_call": "tool_calls", "eos": "stop", "eos_token": "stop"}
@@ -64,7 +64,7 @@ class ChoiceReader:
         if choice.delta is not None:
             yield from self._of_message(choice.delta)
 
-    def _of_message(self, delta: MessageDelta) -> Iterator[Part]:
+    def _of_message(self, delta: ChunkDelta) -> Iterator[Part]:
         if thought := delta.reasoning_content or delta.reasoning:
             yield Reasoning(thought)
         if text := delta.content or delta.refusal:
@@ -75,7 +75,7 @@ class ChoiceReader:
             yield from self._of_call(CallDelta(0, None, delta.function_call))
 
     def _of_call(self, call: CallDelta) -> Iterator[Part]:
-        function = call.function or CalledFunction()
+        function = call.function or FunctionDelta()
         # Without an index: each piece is a whole call.
         theirs = len(self._calls) if call.index is None else call.index
         index = self._calls.get(theirs)

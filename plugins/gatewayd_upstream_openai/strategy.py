@@ -16,7 +16,7 @@ from gatewayd_hooks.upstreams import (
     UpstreamResources,
     UpstreamResponse,
 )
-from gatewayd_upstream_openai.chunks import ErrorFields, decode_chunk, decode_error
+from gatewayd_upstream_openai.chunks import OpenAiErrorFields, decode_chunk, decode_error
 from gatewayd_upstream_openai.config import OpenAiUpstreamConfig
 from gatewayd_upstream_openai.deltas import ChoiceReader, counts_of
 
@@ -107,7 +107,7 @@ async def _refusal(response: UpstreamResponse) -> UpstreamRefusal | None:
     return _of_error(error or "", response.status)
 
 
-def _of_error(error: ErrorFields | str, status: int) -> UpstreamRefusal:
+def _of_error(error: OpenAiErrorFields | str, status: int) -> UpstreamRefusal:
     if isinstance(error, str):
         return UpstreamRefusal(status, error)
     code = error.code

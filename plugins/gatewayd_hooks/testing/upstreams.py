@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.parsing import Part, Reasoning, Text, ToolCall
-from gatewayd_hooks.testing.campaign import campaign
-from gatewayd_hooks.testing.fake_upstream import FakeUpstreamHttp, ScriptedResponse
+from gatewayd_hooks.testing.samples.campaign import campaign
+from gatewayd_hooks.testing.samples.fake_upstream import FakeUpstreamHttp, ScriptedResponse
 from gatewayd_hooks.upstreams import (
     Delta,
     UpstreamCall,

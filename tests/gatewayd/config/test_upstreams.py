@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gatewayd.config.catalogue import model_configs
-from gatewayd.config.load import ConfigError, load
+from gatewayd.config.load import ConfigError, LoadedConfig, load
 from gatewayd.plugins.loaded import check_strategies
 
 MODELS = 'models = { far = "theirs" }\n'
 URL = 'url = "http://127.0.0.1:9/v1"\n'
 
 
-def loaded(tmp_path: Path, text: str, environ: dict[str, str] | None = None):  # noqa: ANN201
+def loaded(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> LoadedConfig:
     file = tmp_path / "g.toml"
     file.write_text(text)
     return load(file, environ=environ or {})

@@ -1,9 +1,4 @@
-"""Upstreams: servers of models to which the gateway relays requests.
-
-A strategy translates: a body in the format of OpenAI's chat or text completions into requests of
-the upstream's API, and their responses into deltas. Connections, time-outs, retries, concurrency
-and accounting are the gateway's. Every type that it needs can be imported from here. New in 1.29.
-"""
+"""What upstream strategies are given, and what they return: calls, HTTP, counts and refusals."""
 
 from __future__ import annotations
 
@@ -12,19 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from gatewayd_hooks.requests.answers import Delta
-from gatewayd_hooks.strategy import Strategy
-
-__all__ = [
-    "Delta",
-    "UpstreamCall",
-    "UpstreamCounts",
-    "UpstreamHttp",
-    "UpstreamOutput",
-    "UpstreamRefusal",
-    "UpstreamResources",
-    "UpstreamResponse",
-    "UpstreamStrategy",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,33 +122,5 @@ class UpstreamHttp(Protocol):
         """Send a GET request.
 
         Raises:
-            OSError: no connection.
-        """
-
-
-class UpstreamStrategy(Strategy, Protocol):
-    """Translator for one kind of upstream. Everything runs in the gateway's event loop."""
-
-    def open(self, resources: UpstreamResources) -> None:
-        """Read the credential."""
-
-    def answer(self, call: UpstreamCall, http: UpstreamHttp) -> AsyncIterator[UpstreamOutput]:
-        """Relay a request: an asynchronous generator of its output.
-
-        It yields each delta as soon as it has arrived, and token counts whenever the upstream
-        reports them, as a rule at the end. Each choice ends with a delta with a finish reason.
-        Nothing of the upstream is trusted: what does not follow its API is an error.
-
-        Raises:
-            UpstreamRefusal: the upstream answered with an error.
-            ValueError: its answer does not follow its API.
-            OSError: the connection broke.
-        """
-
-    async def probe(self, http: UpstreamHttp) -> None:
-        """Ask an endpoint that was ejected whether it serves again, by a cheap request.
-
-        Raises:
-            UpstreamRefusal: it answered with an error.
             OSError: no connection.
         """

@@ -23,7 +23,7 @@ class SentRequest(NamedTuple):
     headers: Mapping[str, str]
 
 
-@dataclass(frozen=True)
+@dataclass
 class ScriptedResponse:
     """Response; implements ``UpstreamResponse``.
 

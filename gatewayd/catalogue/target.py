@@ -36,6 +36,11 @@ class Target:
         """The model's own name."""
         return self.names[0]
 
+    @property
+    def max_model_len(self) -> int | None:
+        """Its context length in tokens; None if not known, or not yet."""
+        return None if self.fleet.model is None else self.fleet.model.max_model_len
+
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
 class ModelTarget(Target):
@@ -61,7 +66,7 @@ class UpstreamTarget(Target):
     Attributes:
         upstream: name of the upstream in the configuration.
         model: name of the model there.
-        context_length: in tokens; None if not configured.
+        context_length: in tokens, prompt and answer together; None if not configured.
         max_output_tokens: reserved for a request that sets no maximum.
     """
 
@@ -69,3 +74,8 @@ class UpstreamTarget(Target):
     model: str
     context_length: int | None = None
     max_output_tokens: int = 8192
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Its context length in tokens; None if not configured."""
+        return self.context_length

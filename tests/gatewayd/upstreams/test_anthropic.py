@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import anthropic
 import pytest
 from aiohttp import web
+from pydantic import SecretStr
 
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.text.text_model import TextModel
@@ -44,7 +45,7 @@ async def pair(text: TextModel, script: Script, *, thinks: bool = False) -> Asyn
         entry = UpstreamEntry(
             strategy="anthropic",
             url=f"{upstream.url}/v1",
-            api_key="the-upstreams",
+            api_key=SecretStr("the-upstreams"),
             models={"far": "nano"},
         )
         async with running(
@@ -110,7 +111,8 @@ async def test_the_upstream_gets_the_whole_conversation(text: TextModel) -> None
 async def test_anthropics_client_gets_through_two_translations(text: TextModel) -> None:
     ids = text.tokenizer.encode(THOUGHT, trusted=True)
     async with pair(text, says(ids), thinks=True) as two:
-        tool = {"name": "lookup", "input_schema": LOOKUP["function"]["parameters"]}
+        spec: Any = LOOKUP["function"]
+        tool: Any = {"name": "lookup", "input_schema": spec["parameters"]}
         client = anthropic.AsyncAnthropic(base_url=two.gateway.url, api_key="none")
         async with (
             client,
@@ -118,7 +120,7 @@ async def test_anthropics_client_gets_through_two_translations(text: TextModel) 
                 model="far",
                 max_tokens=60,
                 messages=CHAT["messages"],
-                tools=[tool],  # type: ignore[typeddict-item]
+                tools=[tool],
             ) as stream,
         ):
             found = await stream.get_final_message()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 import pytest
+from pydantic import SecretStr
 
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.text.text_model import TextModel
@@ -37,8 +38,8 @@ async def pair(
 ) -> AsyncIterator[Pair]:
     own = parsers(reasoning=True) if thinks else None
     async with running(text, FakeFleet(script), parsers=own, api_key="the-upstreams") as upstream:
-        fields = {"url": f"{upstream.url}/v1", "models": {"far": "nano"}}
-        upstreams = {"one": UpstreamEntry(**fields, api_key="the-upstreams", **entry)}
+        fields = {"url": f"{upstream.url}/v1", "models": {"far": "nano"}, **entry}
+        upstreams = {"one": UpstreamEntry(**fields, api_key=SecretStr("the-upstreams"))}
         async with running(text, FakeFleet(), upstreams=upstreams) as gateway:
             yield Pair(upstream, gateway)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -13,6 +14,7 @@ from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import Gateway, running, until
 from tests.gatewayd.upstreams.fake_upstream import (
+    USAGE,
     WORDS,
     Answer,
     chunk,
@@ -23,6 +25,7 @@ from tests.gatewayd.upstreams.fake_upstream import (
     refuses,
     says,
     sends,
+    stream,
     trickles,
 )
 
@@ -189,3 +192,44 @@ async def test_connections_are_used_again(text: TextModel) -> None:
             assert (await ask(gateway)).status_code == 200
     # Not always one: the second request may come before the end of the first was read.
     assert len(peers) <= 2
+
+
+async def test_a_slow_answer_is_read_to_its_end(text: TextModel) -> None:
+    """Longer than the time-out of its first token, which each token extends by another."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = await stream(request)
+        for _ in range(8):
+            await response.write(chunk("on "))
+            await asyncio.sleep(0.15)
+        await response.write(chunk(reason="stop"))
+        return response
+
+    async with (
+        fake_upstream(answer) as upstream,
+        running(text, FakeFleet(), upstreams={"one": upstream.entry()}) as gateway,
+    ):
+        answered = await ask(gateway)
+    assert answered.json()["choices"][0]["message"]["content"] == "on " * 8
+
+
+async def test_counts_that_come_after_the_end_are_those_of_the_answer(text: TextModel) -> None:
+    late = sends(HALF, chunk(reason="stop"), event({"choices": [], "usage": USAGE}))
+    async with (
+        fake_upstream(late) as upstream,
+        running(text, FakeFleet(), upstreams={"one": upstream.entry()}) as gateway,
+    ):
+        usage = (await ask(gateway)).json()["usage"]
+        [finished] = await gateway.until_finished()
+    assert (usage["prompt_tokens"], usage["completion_tokens"]) == (11, 3)
+    assert (finished.prompt_tokens, finished.cached_tokens) == (11, 4)
+
+
+async def test_a_second_request_of_a_strategy_is_not_retried_again(text: TextModel) -> None:
+    refusal = refuses(400, {"error": {"message": "unknown field stream_options"}})
+    async with (
+        fake_upstream(leaves, refusal, leaves, says) as upstream,
+        running(text, FakeFleet(), upstreams={"one": upstream.entry()}) as gateway,
+    ):
+        assert (await ask(gateway)).status_code == 502
+        assert len(upstream.bodies) == 3

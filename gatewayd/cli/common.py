@@ -37,14 +37,18 @@ def fail(message: str, code: int = FAILURE) -> NoReturn:
 
 
 def load_config(
-    file: Path | None, flags: Mapping[str, Any] | None = None, *, needs_secrets: bool = False
+    file: Path | None,
+    flags: Mapping[str, Any] | None = None,
+    *,
+    needs_secrets: bool = False,
+    options: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
     """Load the configuration, or exit with a list of what is wrong with it.
 
     Most commands need no secrets, which only the service may be able to read.
     """
     try:
-        return load(file, flags, needs_secrets=needs_secrets)
+        return load(file, flags, needs_secrets=needs_secrets, options=options)
     except ConfigError as error:
         for problem in error.problems[:-1]:
             typer.secho(f"gatewayd: {problem}", fg="red", err=True)

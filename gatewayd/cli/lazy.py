@@ -27,7 +27,7 @@ class LazyCommand(NamedTuple):
 
 
 COMMANDS = {
-    "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
+    "serve": LazyCommand("gatewayd.cli.serve", "app", "Serve a model over the OpenAI API."),
     "init": LazyCommand("gatewayd.cli.init", "init", "Create a configuration file and an API key."),
     "install": LazyCommand(
         "gatewayd.cli.install", "install", "Install the daemon as a systemd service."

@@ -32,6 +32,7 @@ class ModelConfig:
         name: key of its table ``[models.NAME]``; None for the one of ``[model]``.
         config: the configuration as this model's engines see it.
         served_names: further names that requests may use.
+        memory: of the loaded model in bytes; None to estimate it.
         is_pinned: whether it is never unloaded for another model.
         preloads: whether it is loaded at the start, and not by its first request.
     """
@@ -39,6 +40,7 @@ class ModelConfig:
     name: str | None
     config: Config
     served_names: tuple[str, ...] = ()
+    memory: int | None = None
     is_pinned: bool = True
     preloads: bool = True
 
@@ -72,6 +74,7 @@ def _of_entry(config: Config, name: str, base: dict[str, object]) -> ModelConfig
         name=name,
         config=own,
         served_names=tuple(entry.served_names),
+        memory=None if entry.memory is None else int(entry.memory),
         is_pinned=entry.pinned,
         preloads=entry.preload,
     )

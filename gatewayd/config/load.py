@@ -91,6 +91,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     needs_secrets: bool = True,
+    options: Mapping[str, str] | None = None,
 ) -> LoadedConfig:
     """Read, merge and validate the configuration.
 
@@ -99,6 +100,7 @@ def load(
         flags: values set on the command line, by dotted key.
         environ: the environment; None for the process's own.
         needs_secrets: whether a missing credential is an error; otherwise its name stays.
+        options: options that set the flags, by key, where their names are not those of the keys.
 
     Raises:
         ConfigError: a file that cannot be read, an unknown key, a value out of bounds.
@@ -116,7 +118,7 @@ def load(
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
-        flag = "--" + key.rpartition(".")[2].replace("_", "-")
+        flag = (options or {}).get(key) or "--" + key.rpartition(".")[2].replace("_", "-")
         _merge(merged, nested, origins, lambda _, flag=flag: f"flag {flag}")
     # Before the names are replaced: afterwards secrets look like any other text.
     secrets = credentials.named(merged)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field
 
 MODEL_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.:/-]{0,255}$"
+
+MIB = 1 << 20
+
+EMBEDDED = "embedded:"
+"""Prefix of paths that name an embedded model."""
 
 ServedName = Annotated[str, Field(min_length=1, max_length=256)]
 Overrides = dict[str, Any]
@@ -25,6 +30,7 @@ class ModelEntry(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_model_len: int | None = Field(default=None, ge=1)
     dummy_weights: bool = False
+    memory: ByteSize | None = Field(default=None, ge=MIB)
     pinned: bool = False
     preload: bool = True
     engine: Overrides = {}

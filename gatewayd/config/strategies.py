@@ -128,6 +128,12 @@ class ExecutorTable(StrategyTable):
     strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
 
 
+class ResidencyTable(StrategyTable):
+    """Choice of the model that is unloaded for another one."""
+
+    strategy: str = Field(default="lru", pattern=r"^[a-z0-9_]+$")
+
+
 class ToolParserTable(StrategyTable):
     """Parsing of tool calls; ``auto`` follows the model's chat template, ``none`` disables it."""
 

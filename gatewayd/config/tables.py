@@ -40,6 +40,7 @@ from gatewayd.config.strategies import (
     ProtocolTable,
     QuantizerTable,
     ReasoningParserTable,
+    ResidencyTable,
     RouterTable,
     SchedulerTable,
     SpecControllerTable,
@@ -172,6 +173,15 @@ class EngineTable(ConfigTable):
         return names
 
 
+class CatalogueTable(ConfigTable):
+    """Memory of all loaded models, and when one is unloaded for another."""
+
+    memory: ByteSize | None = Field(default=None, ge=MIB)
+    device_memory: ByteSize | None = Field(default=None, ge=MIB)
+    minimum_residency_seconds: float = Field(default=10.0, ge=0, le=86_400)
+    patience_seconds: float = Field(default=2.0, ge=0, le=86_400)
+
+
 class QueueTable(ConfigTable):
     """Limits of the request queue."""
 
@@ -270,6 +280,8 @@ class Config(BaseSettings):
     admission: AdmissionTable = AdmissionTable()
     router: RouterTable = RouterTable()
     executor: ExecutorTable = ExecutorTable()
+    catalogue: CatalogueTable = CatalogueTable()
+    residency: ResidencyTable = ResidencyTable()
     tool_parser: ToolParserTable = ToolParserTable()
     reasoning_parser: ReasoningParserTable = ReasoningParserTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()

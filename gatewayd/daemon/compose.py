@@ -6,13 +6,17 @@ loaded. Nothing runs yet: ``run.py`` starts engines, tasks and signal handlers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
+
+from starlette.routing import Route
 
 from gatewayd import __version__
 from gatewayd.admin.app import build_admin
 from gatewayd.admin.audit_log import AuditRecord
-from gatewayd.admin.model_apps import AdminModels
+from gatewayd.admin.models import AdminModels, ModelList
 from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.plugins import plugin_routes
@@ -22,14 +26,20 @@ from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.memory_budget import BudgetExceeded, MemoryBudget
+from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits
+from gatewayd.catalogue.residency_metrics import ResidencyCollector
 from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.fleets import Fleets
+from gatewayd.daemon.model_change_routes import ModelChangeRoutes
 from gatewayd.daemon.models import ModelFiles, ModelParts, compose_model
 from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.parts import AdminParts, DaemonParts, HttpListeners
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
+from gatewayd.daemon.served_models import ServedModels
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
@@ -43,10 +53,15 @@ from gatewayd.metrics.registry import GatewayMetrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
+from gatewayd.plugins.residency import FencedResidency
 from gatewayd.store.errors import StoreError
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.tracing.recent import RecentLatencyRecords
+from gatewayd_engine.process.messages import TenantQuota
 from gatewayd_hooks.host.loading import PluginError
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger("gatewayd.daemon")
 
 
 def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
@@ -63,7 +78,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         # What can fail without cleanup comes first: nothing else is open yet.
         # Once: a pull may change what a name means while the daemon starts.
-        models = [(model, ModelFiles.find(model.config)) for model in model_configs(config)]
+        files = {model.name: ModelFiles.find(model.config) for model in model_configs(config)}
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
@@ -72,51 +87,80 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         durable = PersistentResources(config)
         try:
-            return _compose_with_store(config, options, drain, listening, models, durable)
+            return _compose_with_store(config, options, drain, listening, files, durable)
         except BaseException:
             durable.close()
             raise
-    except (PluginError, ListenError, StoreError) as error:
+    except (PluginError, ListenError, StoreError, BudgetExceeded) as error:
         listening.close()
         raise StartError(str(error)) from error
 
 
 def _compose_with_store(
-    config: Config,
+    file: Config,
     options: DaemonOptions,
     drain: Callable[[str], None],
     listening: HttpListeners,
-    found: Sequence[tuple[ModelConfig, ModelFiles]],
+    files: Mapping[str | None, ModelFiles],
     durable: PersistentResources,
 ) -> DaemonParts:
+    config = durable.added_models.apply(file)
     archive = durable.archive
     recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
     metrics = GatewayMetrics(__version__, recent=recent)
-    models = _compose_models(found, options, durable, metrics)
+    build = partial(_build_model, options, durable, metrics)
+    models, sources = _compose_models(config, files, build)
     first = models[0]
+    residency = _residency(config, models)
     plugged, control = first.plugged, first.control
+
+    def set_quotas(quotas: list[TenantQuota]) -> None:
+        for model in models:
+            model.fleet.set_quotas(quotas)
+
     # Reports the stored quotas at once, so that engines have them before the first step.
-    for model in models:
-        durable.tenancy.directory.watch_quotas(model.fleet.set_quotas)
+    durable.tenancy.directory.watch_quotas(set_quotas)
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    upstreams = compose_upstreams(config, plugged.host, metrics)
-    relayed = [target for one in upstreams for target in one.targets]
-    fleets = [model.fleet for model in models]
+    upstreams = compose_upstreams(file, plugged.host, metrics)
     progress = LivenessProgress(
-        lambda: [problem for fleet in fleets for problem in fleet.problems()],
+        lambda: [problem for model in models for problem in model.fleet.problems()],
         durable.database.wait_idle,
     )
-    notifier = ServiceNotifier([(model.name, model.fleet) for model in models], progress)
-    reloading = Reloading(options.reload, {model.key: model.control for model in models}, notifier)
+    notifier = ServiceNotifier(lambda: [(model.name, model.fleet) for model in models], progress)
+    catalogue = Catalogue(
+        [
+            *[model.target for model in models],
+            *[target for upstream in upstreams for target in upstream.targets],
+        ]
+    )
+    local_models = LocalModels(sources)
+    fleets = Fleets(models, residency, upstreams)
+
+    def on_added(model: ModelParts) -> None:
+        model.fleet.set_quotas(durable.tenancy.directory.quotas)
+        fleets.watch(model)
+
+    served = ServedModels(
+        models,
+        catalogue,
+        residency,
+        durable.added_models,
+        partial(build, is_first=False),
+        local_models,
+        on_added,
+        config=config,
+        file=file,
+    )
+    reloading = Reloading(options.reload, models, served, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
-    local_models = LocalModels([files.source for _, files in found])
+    metrics.registry.register(ResidencyCollector(residency))
     key = control.config.server.api_key
     secret = None if key is None else key.get_secret_value()
     services = Services(
         target=first.target,
-        catalogue=Catalogue([*[model.target for model in models], *relayed]),
+        catalogue=catalogue,
         metrics=metrics,
         version=__version__,
         api_key=secret,
@@ -135,7 +179,7 @@ def _compose_with_store(
     sources_of = partial(
         Sources,
         url=listening.url,
-        models=tuple([model.name for model in models]),
+        models=lambda: [model.name for model in models],
         registry=metrics.registry,
         recent=recent,
         tenancy=durable.tenancy,
@@ -147,12 +191,16 @@ def _compose_with_store(
         durable=durable,
         models=models,
         upstreams=upstreams,
+        fleets=fleets,
+        residency=residency,
         notifier=notifier,
         progress=progress,
         reloading=reloading,
         local_models=local_models,
         server=HttpServer(build_app(services), metrics.answered, config.server),
-        admin=_build_admin(config, sources_of, models, durable, drain),
+        admin=_build_admin(
+            config, sources_of, models, served, ModelList(residency, catalogue), durable, drain
+        ),
         lines=lines,
         ready_message=ReadyMessage(
             model=first.name,
@@ -163,54 +211,98 @@ def _compose_with_store(
     )
 
 
-def _compose_models(
-    found: Sequence[tuple[ModelConfig, ModelFiles]],
+def _build_model(
     options: DaemonOptions,
     durable: PersistentResources,
     metrics: GatewayMetrics,
-) -> list[ModelParts]:
+    model: ModelConfig,
+    files: ModelFiles,
+    *,
+    is_first: bool,
+) -> ModelParts:
+    changes = durable.overrides if model.name is None else durable.overrides.of_model(model.name)
+    return compose_model(model, files, options, changes, metrics, is_first=is_first)
+
+
+def _compose_models(
+    config: Config, known: Mapping[str | None, ModelFiles], build: Callable[..., ModelParts]
+) -> tuple[list[ModelParts], list[Path]]:
+    """Build all models; one that an operator has added may be served no more, and is left out."""
     models: list[ModelParts] = []
+    sources = []
     try:
-        for model, files in found:
-            changes = durable.overrides
-            models.append(
-                compose_model(
-                    model,
-                    files,
-                    options,
-                    changes if model.name is None else changes.of_model(model.name),
-                    metrics,
-                    is_first=not models,
-                )
-            )
+        for model in model_configs(config):
+            files = known.get(model.name)
+            if files is None:
+                try:
+                    files = ModelFiles.find(model.config)
+                except (OSError, ValueError) as error:
+                    _log.error("the added model %s is not served: %s", model.name, error)
+                    continue
+            models.append(build(model, files, is_first=not models))
+            sources.append(files.source)
     except BaseException:
         for made in models:
             made.plugged.close()
         raise
-    return models
+    return models, sources
+
+
+def _residency(config: Config, models: Sequence[ModelParts]) -> ModelResidency:
+    """Put all models under one budget; those that are loaded at their first request wait for it.
+
+    Raises:
+        BudgetExceeded: one can never be loaded.
+        PluginError: the strategy cannot be loaded.
+    """
+    catalogue, plugged = config.catalogue, models[0].plugged
+    name = config.residency.strategy
+    strategy = plugged.host.strategy(Kind.RESIDENCY, name, config.residency.settings(name))
+    strategy.open(plugged.resources)
+    budget = MemoryBudget(
+        None if catalogue.memory is None else int(catalogue.memory),
+        None if catalogue.device_memory is None else int(catalogue.device_memory),
+    )
+    residency = ModelResidency(
+        ResidencyLimits(budget, catalogue.minimum_residency_seconds, catalogue.patience_seconds),
+        FencedResidency(strategy, name, plugged.plugin_times, plugged.watchdog),
+    )
+    for model in sorted(models, key=lambda one: not one.managed.is_pinned):
+        residency.add(model.managed)
+        model.fleet.demand = partial(residency.demand, model.managed)
+    return residency
 
 
 def _build_admin(
     config: Config,
     sources_of: Callable[..., Sources],
     models: Sequence[ModelParts],
+    served: ServedModels,
+    listing: ModelList,
     durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> AdminParts | None:
     if config.admin.socket is None:
         return None
+    changes = ModelChangeRoutes(served, AuditRecord(durable.tenancy))
+    more = [*listing.routes, *changes.routes]
+
+    def admin_of(model: ModelParts) -> tuple[App, SnapshotBroadcast]:
+        return _build_model_admin(sources_of, model, more, durable, drain)
+
     apps: dict[str, App] = {}
-    watching = []
     for model in models:
-        apps[model.name], snapshots = _build_model_admin(sources_of, model, durable, drain)
-        watching.append(snapshots)
-    app = AdminModels(apps)
-    return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)
+        apps[model.name], snapshots = admin_of(model)
+        served.watching.append(snapshots)
+    served.admin, served.admin_of = AdminModels(apps), admin_of
+    server = AdminServer(served.admin, config.admin.socket)
+    return AdminParts(server=server, watching=served.watching)
 
 
 def _build_model_admin(
     sources_of: Callable[..., Sources],
     model: ModelParts,
+    more: Sequence[Route],
     durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> tuple[App, SnapshotBroadcast]:
@@ -231,6 +323,7 @@ def _build_model_admin(
             *operation_routes(operations),
             *prefix_routes(PrefixRoutes(fleet, record)),
             *plugin_routes(control),
+            *more,
         ],
         live,
         durable.archive,

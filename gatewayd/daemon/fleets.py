@@ -6,10 +6,13 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.upstreams.fleet import UpstreamFleet
+
+_POLL_SECONDS = 0.2
 
 _log = logging.getLogger("gatewayd.daemon")
 
@@ -19,14 +22,20 @@ class Fleets:
 
     Args:
         models: parts of each model, at least one; more may be added while they run.
+        residency: loads and unloads them.
         upstreams: parts of each upstream.
     """
 
     def __init__(
-        self, models: Sequence[ModelParts], upstreams: Sequence[UpstreamParts] = ()
+        self,
+        models: Sequence[ModelParts],
+        residency: ModelResidency,
+        upstreams: Sequence[UpstreamParts] = (),
     ) -> None:
         self._models = models
+        self._residency = residency
         self._upstreams = upstreams
+        self._failing: dict[EngineFleet, asyncio.Task[str]] = {}
 
     @property
     def _all(self) -> Sequence[EngineFleet | UpstreamFleet]:
@@ -34,22 +43,35 @@ class Fleets:
         return [*engines, *[upstream.fleet for upstream in self._upstreams]]
 
     def start(self) -> None:
-        """Start the engines of models that are loaded with the daemon."""
+        """Start the engines of models that are loaded with the daemon, as far as memory goes."""
         for model in self._models:
-            model.fleet.start(is_asleep=not model.preloads)
+            model.fleet.start(is_asleep=True)
+            self.watch(model)
+        # Pinned ones first: the others are loaded into what they leave.
+        for model in sorted(self._models, key=lambda one: not one.managed.is_pinned):
+            if not model.preloads:
+                continue
+            if self._residency.has_room(model.managed):
+                self._residency.load(model.managed)
+            else:
+                _log.warning(
+                    "the model %s is loaded at its first request: [catalogue] memory has no room"
+                    " for it beside the others",
+                    model.name,
+                )
 
     async def wait_ready(self) -> None:
         """Wait until each model that is loaded with the daemon serves or has failed."""
-        first = [model for model in self._models if model.preloads]
+        first = [model for model in self._models if not model.fleet.is_asleep]
         ready = [asyncio.create_task(model.fleet.wait_ready()) for model in first]
-        failed = [asyncio.create_task(model.fleet.wait_failed()) for model in first]
         try:
-            for model, *ends in zip(first, ready, failed, strict=True):
+            for model, task in zip(first, ready, strict=True):
+                ends = (task, self._failing[model.fleet])
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
                 if not model.fleet.is_ready and len(self._models) > 1:
                     _log.error("model %s is not served: %s", model.name, model.fleet.failure)
         finally:
-            for task in (*ready, *failed):
+            for task in ready:
                 task.cancel()
 
     async def wait_failed(self) -> str:
@@ -60,8 +82,16 @@ class Fleets:
         """
         if self._upstreams:
             await asyncio.get_running_loop().create_future()
-        reasons = await asyncio.gather(*[model.fleet.wait_failed() for model in self._models])
-        return reasons[0]
+        # Models come and go, so that there is no fixed set of tasks to wait for.
+        while not all([one.fleet.is_over for one in self._models]):  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+        first = self._models[0].fleet
+        return await self._failing[first]
+
+    def watch(self, model: ModelParts) -> None:
+        """Fail the requests of a model when all of its engines have failed."""
+        failing = asyncio.create_task(model.fleet.wait_failed(), name=f"engines of {model.name}")
+        self._failing[model.fleet] = failing
 
     @property
     def num_unfinished(self) -> int:

@@ -8,14 +8,18 @@ from pathlib import Path
 
 from gatewayd.admin.control import Control
 from gatewayd.admin.overrides.persisted_overrides import Overrides
+from gatewayd.catalogue.managed_model import ManagedModel
+from gatewayd.catalogue.memory_budget import Footprint
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.config.catalogue import ModelConfig
+from gatewayd.config.device_defaults import sizes
 from gatewayd.config.tables import Config
 from gatewayd.daemon.options import DaemonOptions
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.engines.replicas import launch
 from gatewayd.engines.replicas.setup import Launch
+from gatewayd.engines.replicas.weight_bytes import expected_engine_bytes
 from gatewayd.metrics.registry import GatewayMetrics, Metrics
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
@@ -65,7 +69,8 @@ class ModelParts:
         plugged: strategies of this process.
         control: changes of the running model.
         guides: grammar checks before engines.
-        preloads: whether its engines are started with the daemon.
+        managed: its memory, loads and unloads.
+        preloads: whether its engines are started with the daemon, if there is memory.
     """
 
     key: str | None
@@ -74,6 +79,7 @@ class ModelParts:
     plugged: LoadedPlugins
     control: Control
     guides: GuideChecks
+    managed: ManagedModel
     preloads: bool
 
     @property
@@ -148,8 +154,17 @@ def compose_model(
         plugged=plugged,
         control=control,
         guides=guides,
+        managed=_managed(model, config, name, fleet),
         preloads=model.preloads,
     )
+
+
+def _managed(model: ModelConfig, config: Config, name: str, fleet: EngineFleet) -> ManagedModel:
+    device = sizes(config.engine).device
+    host, on_device = expected_engine_bytes(config, device)
+    if model.memory is not None:
+        host, on_device = (model.memory, 0) if device == "cpu" else (host, model.memory)
+    return ManagedModel(name, fleet, Footprint(host, on_device), is_pinned=model.is_pinned)
 
 
 def _in_effect(file: Config, overrides: Overrides) -> Config:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.watchers import SnapshotBroadcast
+from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
@@ -64,6 +66,8 @@ class DaemonParts:
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
         upstreams: parts of each upstream.
+        fleets: engines of all models and upstreams, started and stopped together.
+        residency: loads and unloads models.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -77,6 +81,8 @@ class DaemonParts:
     durable: PersistentResources
     models: Sequence[ModelParts]
     upstreams: Sequence[UpstreamParts]
+    fleets: Fleets
+    residency: ModelResidency
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading

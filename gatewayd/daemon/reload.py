@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
-from gatewayd.admin.control import ChangeRefused, Control
+from gatewayd.admin.control import ChangeRefused
 from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError
 from gatewayd.config.tables import Config
+from gatewayd.daemon.models import ModelParts
+from gatewayd.daemon.served_models import ServedModels
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 
 _log = logging.getLogger(__name__)
@@ -21,7 +23,8 @@ class Reloading:
 
     Args:
         read: reads the configuration.
-        controls: apply the changes, by the key of the model's table; None for ``[model]``.
+        models: parts of all models, each with a control that applies the changes.
+        served: adds and removes models.
         notifier: notified of reloads.
 
     Attributes:
@@ -31,11 +34,13 @@ class Reloading:
     def __init__(
         self,
         read: Callable[[], Config],
-        controls: Mapping[str | None, Control],
+        models: Sequence[ModelParts],
+        served: ServedModels,
         notifier: ServiceNotifier,
     ) -> None:
         self._read = read
-        self._controls = controls
+        self._models = models
+        self._served = served
         self._notifier = notifier
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
@@ -62,12 +67,12 @@ class Reloading:
         """Reload once; return the reason if it is refused."""
         try:
             config = self._read()
-            changed = {model.name: model.config for model in model_configs(config)}
-            if changed.keys() != self._controls.keys():
-                _log.warning("models are added and removed by a restart only, not by a reload")
-            for key, control in self._controls.items():
-                if key in changed:
-                    await control.reload(changed[key], "SIGHUP")
+            # Models that stay first: a new one may take long to be read.
+            wanted = {model.name: model.config for model in model_configs(config)}
+            for model in list(self._models):
+                if model.key in wanted:
+                    await model.control.reload(wanted[model.key], "SIGHUP")
+            await self._served.follow(config, config.server.drain_seconds)
         except (ConfigError, ChangeRefused) as error:
             _log.error("configuration not reloaded: %s", error)
             return str(error)

@@ -9,7 +9,9 @@ import logging
 from starlette.routing import Route
 
 from gatewayd.admin.overrides import records as override_records
+from gatewayd.admin.overrides.model_overrides import ModelOverrides
 from gatewayd.admin.overrides.persisted_overrides import Overrides
+from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.config.tables import Config
 from gatewayd.errors import StoreUnavailable
 from gatewayd.fairness.fair_queue import QueueStats
@@ -68,10 +70,12 @@ class PersistentResources:
         place = self._place = lock_store(config.store.path)
         try:
             self.clock = StoreClock(place.last_used)
-            self.database, self.vault, self.tenancy, self.overrides = _open(place, self.clock)
+            self.database, self.vault, self.tenancy, changes = _open(place, self.clock)
         except BaseException:
             place.close()
             raise
+        written = (changes, self.database.submit, self.clock.now)
+        self.overrides, self.added_models = Overrides(*written), ModelOverrides(*written)
         self.archive = Archive(
             self.database,
             self.clock,
@@ -200,7 +204,7 @@ class PersistentResources:
 
 def _open(
     place: StoreLocation, clock: StoreClock
-) -> tuple[Database, ContentStore, Tenancy, Overrides]:
+) -> tuple[Database, ContentStore, Tenancy, list[OverrideRecord]]:
     wal.log_bug()
     engine = connect(place.database)
     upgrade_schema(engine, place.database)
@@ -219,4 +223,4 @@ def _open(
     with engine.connect() as connection:
         tenancy.load(connection)
         changes = override_records.latest(connection)
-    return database, vault, tenancy, Overrides(changes, database.submit, clock.now)
+    return database, vault, tenancy, changes

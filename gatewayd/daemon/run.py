@@ -21,7 +21,6 @@ from gatewayd.config.catalogue import model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.model_fetch import fetch_model
 from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
@@ -56,7 +55,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
-        self._fleets = Fleets(self.parts.models, self.parts.upstreams)
+        self._fleets = self.parts.fleets
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.
@@ -82,6 +81,7 @@ class Daemon:
         # Before the store: batches that it resumes wait in the fleet for an engine.
         self._fleets.start()
         await parts.durable.start()
+        residing = asyncio.create_task(parts.residency.run(), name="residency")
         managing = asyncio.create_task(parts.notifier.run(), name="service manager")
         serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
         failing = asyncio.create_task(self._fleets.wait_failed(), name="engines")
@@ -112,7 +112,7 @@ class Daemon:
             await admin
             logs.remove_handler(parts.lines)
         # The notifier ran until here: a long drain needs keep-alives, too.
-        for task in (failing, stopping, managing):
+        for task in (failing, stopping, managing, residing):
             task.cancel()
         return status
 
@@ -121,7 +121,9 @@ class Daemon:
         parts = self.parts
         began = time.monotonic()
         if above is not None:
-            fleets = [(model.name, model.fleet) for model in parts.models if model.preloads]
+            fleets = [
+                (model.name, model.fleet) for model in parts.models if not model.fleet.is_asleep
+            ]
             drawing = asyncio.create_task(show_loading(fleets, above.console), name="progress")
         try:
             await self._fleets.wait_ready()

@@ -229,6 +229,10 @@ class Fleet(Protocol):
         """Remaining capacity of the queue."""
 
     @property
+    def load_seconds(self) -> float:
+        """Forecast of the time until the model is loaded; 0 once it is."""
+
+    @property
     def num_pending(self) -> int:
         """Sequences without a replica: none is ready, or theirs was lost."""
 

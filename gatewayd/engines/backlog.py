@@ -30,10 +30,18 @@ class QueueLimits:
 
 
 class Backlog:
-    """Counts waiting jobs; a job enters and leaves again whenever its engine is lost."""
+    """Counts waiting jobs; a job enters and leaves again whenever its engine is lost.
+
+    Attributes:
+        limits: on waiting work.
+        num_requests: waiting requests.
+        num_tokens: prompt tokens of those.
+        load_seconds: forecast of the time until the model is loaded; 0 once it is.
+    """
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
+        self.load_seconds = 0.0
         self.num_requests = 0
         self.num_tokens = 0
         self._last_wait_seconds = 0.0
@@ -64,7 +72,7 @@ class Backlog:
         else:
             return
         low, high = _RETRY_SECONDS
-        wait = min(high, max(low, self._last_wait_seconds))
+        wait = max(self.load_seconds, min(high, max(low, self._last_wait_seconds)))
         raise QueueFull(f"{reason}; try again later", retry_after=wait, by_tokens=by_tokens)
 
     @property

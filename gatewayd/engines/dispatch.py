@@ -41,6 +41,7 @@ class Dispatch:
     Attributes:
         sent: jobs at each replica.
         pending: jobs without a replica, in order of arrival.
+        is_held: whether jobs stay pending because the engines are being unloaded.
     """
 
     def __init__(self, replicas: Sequence[Replica], backlog: Backlog, router: FencedRouter) -> None:
@@ -49,6 +50,7 @@ class Dispatch:
         self._router = router
         self.sent = [SentRequests(backlog, r.abort, r.strategy_of) for r in replicas]
         self.pending: list[EngineJob] = []
+        self.is_held = False
         self._sequences = itertools.count(1)
         self._suspicion = CrashSuspects()
 
@@ -63,9 +65,14 @@ class Dispatch:
         return sum(not choice.is_over for job in self.pending for choice in job.choices)
 
     @property
+    def num_sent(self) -> int:
+        """Sequences at engines."""
+        return sum(map(len, self.sent))
+
+    @property
     def num_unfinished(self) -> int:
         """Sequences at engines, and pending ones."""
-        return sum(map(len, self.sent)) + self.num_pending
+        return self.num_sent + self.num_pending
 
     @property
     def dropped_tokens(self) -> int:
@@ -159,7 +166,7 @@ class Dispatch:
         # Unresponsive replicas are used only if no other is left.
         chosen = [replica for replica in serving if replica.is_responsive] or serving
         views = [view_of(replica, self.sent[replica.index]) for replica in chosen]
-        if not views or self._suspicion.must_wait(job):
+        if self.is_held or not views or self._suspicion.must_wait(job):
             self.pending.append(job)
             return
         request = job.request

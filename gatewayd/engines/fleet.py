@@ -92,8 +92,9 @@ class EngineFleet:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self.pause = Pause()
-        self.demand: Callable[[], None] = lambda: None
+        self.demand: Callable[[], None] = self.wake
         self._is_draining = self._is_asleep = False
+        self._num_submitted = 0
         self._is_loaded = asyncio.Event()  # not unloaded by an operator
         self._is_loaded.set()
         self._was_ready = asyncio.Event()
@@ -170,22 +171,26 @@ class EngineFleet:
         await asyncio.gather(*self._tasks)
 
     async def sleep(self) -> bool:
-        """Stop the engines to free their memory until ``wake``, unless there are requests.
+        """Stop the engines to free their memory until ``wake``; running requests end before.
 
         Requests are accepted meanwhile: they wait, and ask for the model by ``demand``.
 
         Returns:
-            Whether it sleeps; False if there were requests, or it is starting.
+            Whether it sleeps; False if its engines are not all ready.
         """
-        if self.is_busy or not self.is_resident:
+        if not self.is_resident:
             return False
-        self._is_asleep = True
+        self._is_asleep = self._dispatch.is_held = True
+        while self._dispatch.num_sent:  # noqa: ASYNC110 - the end of a sequence has no event
+            await asyncio.sleep(_POLL_SECONDS)
         await asyncio.gather(*(replica.unload(0.0) for replica in self._replicas))
+        if self.num_pending:
+            self.demand()
         return True
 
     def wake(self) -> None:
-        """Start the engines after ``sleep``; requests wait for them."""
-        self._is_asleep = False
+        """Start the engines after ``sleep``, or after a start without any."""
+        self._is_asleep = self._dispatch.is_held = False
         for replica in self._replicas:
             replica.load()
 
@@ -203,6 +208,16 @@ class EngineFleet:
     def is_busy(self) -> bool:
         """Whether it has requests, or some wait for its model."""
         return bool(self.num_unfinished or self.backlog.num_requests)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none of its engines will serve again."""
+        return all(replica.is_over for replica in self._replicas)
+
+    @property
+    def num_submitted(self) -> int:
+        """Requests that were accepted since the start."""
+        return self._num_submitted
 
     @property
     def failure(self) -> str:
@@ -232,6 +247,8 @@ class EngineFleet:
         self._dispatch.fail_all(error)
         left = max(0.0, deadline - time.monotonic())
         await asyncio.gather(*(replica.unload(left, _BY_OPERATOR) for replica in self._replicas))
+        # Its memory is free for others; `load` has to ask for it again.
+        self._is_asleep = not self._is_loaded.is_set()
 
     def load(self) -> None:
         """Start unloaded engines again; from now on requests wait for them."""
@@ -268,6 +285,7 @@ class EngineFleet:
         on_began = self._check_admission(request, len(sinks))
         job = EngineJob.from_request(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
+        self._num_submitted += 1
         # Before `dispatch`, which removes a job that is too large for a frame.
         self.backlog.add(job)
         self._dispatch.dispatch(job)
@@ -292,7 +310,7 @@ class EngineFleet:
         if not self._is_loaded.is_set():
             raise ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
         self.pause.check()
-        if all(replica.is_over for replica in self._replicas):
+        if self.is_over:
             raise EngineUnavailable(f"no engine serves: {self.failure}")
 
     async def wait_model(self) -> None:
@@ -324,6 +342,11 @@ class EngineFleet:
     def room(self) -> QueueCapacity:
         """See ``api.Fleet``."""
         return self.backlog.room
+
+    @property
+    def load_seconds(self) -> float:
+        """See ``api.Fleet``."""
+        return self.backlog.load_seconds
 
     @property
     def is_ready(self) -> bool:

@@ -216,7 +216,8 @@ class Services:
                 raise
         model = fleet.model
         if model is None:
-            raise EngineUnavailable("the model is not loaded yet; try again", retry_after=5)
+            wait = max(5.0, self.target.fleet.load_seconds)
+            raise EngineUnavailable("the model is not loaded yet; try again", retry_after=wait)
         return model
 
     async def wait_loaded(self) -> None:

@@ -15,6 +15,7 @@ NO_CHOICE: Final = "model_ambiguous"
 UNSERVABLE: Final = "model_not_servable"
 NO_SPACE: Final = "disk_full"
 NO_STORE: Final = "model_store_unusable"
+NOT_CONFINED: Final = "pull_not_confined"
 OFFLINE: Final = "hub_offline"
 UNREACHABLE: Final = "hub_unavailable"
 DAMAGED: Final = "download_damaged"
@@ -31,6 +32,7 @@ STATUSES: Final = {
     UNSERVABLE: 400,
     NO_SPACE: 507,
     NO_STORE: 500,
+    NOT_CONFINED: 500,
     OFFLINE: 503,
     UNREACHABLE: 502,
     DAMAGED: 502,

@@ -31,10 +31,14 @@ class LocalModels:
 
     def __init__(self, served: Sequence[Path] = (), pulls: ModelPulls | None = None) -> None:
         for path in served:
-            if (descriptor := hold_served(path)) is not None:
-                weakref.finalize(self, os.close, descriptor)
+            self.hold(path)
         self._pulls = ModelPulls() if pulls is None else pulls
         self._deleting = asyncio.Lock()
+
+    def hold(self, path: Path) -> None:
+        """Let no process delete a folder or file while this object lives."""
+        if (descriptor := hold_served(path)) is not None:
+            weakref.finalize(self, os.close, descriptor)
 
     async def list(self) -> Sequence[StoreEntry]:
         """Return the complete models, sorted by name.

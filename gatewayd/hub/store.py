@@ -24,17 +24,23 @@ _STALE_SECONDS = 3600.0
 _REPO_FOLDER = re.compile(r"models--([A-Za-z0-9._-]+?)--([A-Za-z0-9._-]+)")
 
 
-def store_folder() -> Path:
-    """The cache's folder, by the variables that huggingface's tools read."""
+def hub_home() -> Path:
+    """The folder of huggingface's tools, by the variables that they read."""
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"
     )
-    chosen = (
-        os.environ.get("HF_HUB_CACHE")
-        or os.environ.get("HUGGINGFACE_HUB_CACHE")
-        or os.path.join(home, "hub")
-    )
-    return Path(os.path.expandvars(os.path.expanduser(chosen))).absolute()
+    return expanded(home)
+
+
+def store_folder() -> Path:
+    """The cache's folder, by the variables that huggingface's tools read."""
+    chosen = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return expanded(chosen) if chosen else hub_home() / "hub"
+
+
+def expanded(path: str) -> Path:
+    """An absolute path, with ``~`` and variables replaced as huggingface's tools do."""
+    return Path(os.path.expandvars(os.path.expanduser(path))).absolute()
 
 
 def repo_folder(repo: str) -> Path:

@@ -84,6 +84,11 @@ class Directory:
         if self._quotas:
             tell(self._quotas)
 
+    @property
+    def quotas(self) -> list[TenantQuota]:
+        """KV-cache quotas of all tenants that have one."""
+        return self._quotas
+
     def load(self, found: AccessRules) -> None:
         """Apply the stored rows; requests of keys that are gone are cancelled."""
         known = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}

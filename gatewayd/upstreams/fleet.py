@@ -102,6 +102,11 @@ class UpstreamFleet:
         """See ``Fleet``: there is nothing to load."""
 
     @property
+    def load_seconds(self) -> float:
+        """See ``Fleet``: there is nothing to load."""
+        return 0.0
+
+    @property
     def room(self) -> QueueCapacity:
         """See ``Fleet``."""
         return self._limits.capacity

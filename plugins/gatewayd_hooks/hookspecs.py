@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.protocols import ProtocolStrategy
     from gatewayd_hooks.quantization import QuantizerStrategy
+    from gatewayd_hooks.residency import ResidencyStrategy
     from gatewayd_hooks.routing import RouterStrategy
     from gatewayd_hooks.scheduling import SchedulerStrategy
     from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -132,6 +133,12 @@ def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
 @hookspec
 def gatewayd_executors() -> Sequence[StrategyInfo[ExecutorStrategy]]:
     """Provide executors. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_residencies() -> Sequence[StrategyInfo[ResidencyStrategy]]:
+    """Provide residency strategies. Gateway process. New in 1.29."""
     raise AssertionError("a specification is not called")
 
 

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gatewayd_hooks.requests.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
+from gatewayd_hooks.requests.answers import (
+    AnswerToken,
+    ChatAnswer,
+    Delta,
+    Embeddings,
+    Timing,
+    Usage,
+)
 from gatewayd_hooks.requests.gateway import Gateway, ServedModel
 from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
 from gatewayd_hooks.requests.models import PullProgress, StoredModel
@@ -21,6 +28,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
 
 __all__ = [
+    "AnswerToken",
     "ChatAnswer",
     "Delta",
     "Embeddings",
@@ -66,6 +74,8 @@ class Route(NamedTuple):
 
 class ProtocolStrategy(Strategy, Protocol):
     """Routes of one API. Paths of the gateway itself, or of another protocol, are a conflict.
+
+    Two protocols may serve different methods of the same path.
 
     Everything runs in the gateway's event loop: long work belongs in a thread.
     """

@@ -176,6 +176,8 @@ class KvShape:
         windows: per layer, the size of the sliding window in tokens; 0 for full attention.
         values_are_keys: whether the keys serve as values as well, as in latent attention; then one
             vector per token and head is stored.
+        chunked: whether windows are fixed: a token attends to positions of its own chunk, which
+            begins at a multiple of the window.
     """
 
     num_layers: int
@@ -186,6 +188,7 @@ class KvShape:
     softcap: float | None
     windows: tuple[int, ...]
     values_are_keys: bool = False
+    chunked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

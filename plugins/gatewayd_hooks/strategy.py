@@ -36,6 +36,7 @@ class Kind(StrEnum):
     ADMISSION = "admission"
     ROUTER = "router"
     EXECUTOR = "executor"
+    RESIDENCY = "residency"
     TOOL_PARSER = "tool_parser"
     REASONING_PARSER = "reasoning_parser"
     PROTOCOL = "protocol"

@@ -12,7 +12,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,7 +77,8 @@ def attention(decoder: Any, ids: list[int]) -> Attention:
 
 def shape_of(decoder: Any) -> KvShape:
     """What strategies are told of a model."""
-    return KvShape(**asdict(decoder.spec.attention))
+    shape: KvShape = decoder.spec.attention.kv_shape
+    return shape
 
 
 class Held(NamedTuple):

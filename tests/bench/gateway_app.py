@@ -97,6 +97,7 @@ class FreeFleet:
     model: ModelInfo | None = MODEL
     is_ready = True
     condition = "ready"
+    load_seconds = 0.0
     num_pending = 0
     room = QueueCapacity(2048, 2048, 4_000_000, 4_000_000, 0.0)
 

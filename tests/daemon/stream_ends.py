@@ -39,6 +39,8 @@ def told_by(path: str, answer: httpx.Response) -> Told | None:
         for line in answer.text.splitlines()
         if line.startswith("data: ")
     ]
+    if path in ("/generate_stream", "/"):
+        return _tokens([json.loads(one) for one in data])
     if path == "/v1/messages":
         return _messages([json.loads(one) for one in data])
     if path == "/v1/responses":
@@ -51,6 +53,12 @@ def _lines(text: str) -> Told:
     events = [json.loads(line) for line in text.splitlines()]
     errors = [event["error"] for event in events if "error" in event]
     return Told(events, errors, "error" in events[-1] or events[-1]["done"])
+
+
+def _tokens(events: list[dict[str, Any]]) -> Told:
+    """TGI's: an error is a sentence and a type."""
+    errors = [event["error"] for event in events if "error" in event]
+    return Told(events, errors, "error" in events[-1] or events[-1]["details"] is not None)
 
 
 def _messages(events: list[dict[str, Any]]) -> Told:

@@ -84,18 +84,25 @@ GOOD: dict[str, dict[str, Any]] = {
     "/api/show": {"model": "nano"},
     "/api/embed": {"model": "nano", "input": "hi"},
     "/api/embeddings": {"model": "nano", "prompt": "hi"},
+    "/generate": {"inputs": "hi", "parameters": {"max_new_tokens": MOST_TOKENS}},
+    "/generate_stream": {"inputs": "hi", "parameters": {"max_new_tokens": MOST_TOKENS}},
+    "/": {"inputs": "hi", "parameters": {"max_new_tokens": MOST_TOKENS}},
 }
 """A good body for each route with one; a dry run's is its route's, and so is a prefix's."""
 
 PULLS = "/api/pull"
 """Asks the Hub; ``test_hub`` has one of its own."""
-FOREIGN = frozenset(path for path in GOOD if path.startswith(("/api/", "/v1/messages")))
+SENTENCES = frozenset({"/generate", "/generate_stream", "/"})
+"""TGI's routes, whose errors have no code."""
+FOREIGN = SENTENCES | {path for path in GOOD if path.startswith(("/api/", "/v1/messages"))}
 """Routes of other APIs, whose errors have other forms."""
 
 
 STREAMING = frozenset(
-    path for path, body in GOOD.items() if {"max_tokens", "max_output_tokens", "options"} & {*body}
-)
+    path
+    for path, body in GOOD.items()
+    if {"max_tokens", "max_output_tokens", "options", "parameters"} & {*body}
+) - {"/generate"}
 CODES = frozenset(code for _, code in documented())
 """Of errors, as docs/api/errors.md has them."""
 
@@ -113,6 +120,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     env = {
         "GATEWAYD_STORE__PATH": str(store),
         "GATEWAYD_ENGINE__THREADS": "1",
+        "GATEWAYD_PROTOCOL__STRATEGIES": '["anthropic", "ollama", "tgi"]',
         "GATEWAYD_ADMIN__SOCKET": socket,
     }
     with nano_daemon(folder, **env) as running:
@@ -196,7 +204,7 @@ def check_stream(path: str, body: dict[str, Any], told: Told) -> None:
     """It came to its end; what it says of an error is what the documentation knows."""
     assert told.is_over, (path, body, told.events[-1:])
     for error in told.errors:
-        if path.startswith("/api/"):
+        if path.startswith("/api/") or path in SENTENCES:
             assert error != MISTAKE, (path, body)
         elif path == "/v1/messages":
             assert error in ANTHROPIC_TYPES, (path, body, error)
@@ -253,8 +261,9 @@ def within_reach(path: str, body: dict[str, Any]) -> dict[str, Any]:
     good = good_body(path) if path in GOOD or path.endswith("/render") else {}
     bounds = ("max_tokens", "max_output_tokens")
     few: dict[str, Any] = {name: good[name] for name in bounds if name in good}
-    if isinstance(options := body.get("options", {}), dict) and "options" in good:
-        few["options"] = {**options, **good["options"]}
+    for name in ("options", "parameters"):
+        if isinstance(options := body.get(name, {}), dict) and name in good:
+            few[name] = {**options, **good[name]}
     if "model" in body:
         few["model"] = "nano"
     return {**body, **few}

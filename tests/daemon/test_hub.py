@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +90,29 @@ def test_a_start_fetches_the_model_and_the_next_one_asks_nothing(
     assert not again.said("fetching")
     assert again.stop() == 0
     assert hub.requests == []
+
+
+def test_contents_that_another_tool_stores_in_a_private_folder_are_served(
+    env: dict[str, str], gatewayd: Run, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    assert gatewayd("model", "pull", NAME).returncode == 0
+    private = tmp_path / "home" / "contents"
+    private.mkdir(parents=True)
+    private.parent.chmod(0o700)
+    for blob in (tmp_path / "hf" / "hub" / "models--org--nano-draft" / "blobs").iterdir():
+        content = private / hashlib.sha256(blob.read_bytes()).hexdigest()
+        blob.replace(content)
+        blob.symlink_to(content)
+    daemon = start_daemon(NANO_DAEMON, env=env)
+    grammar = {"structured_outputs": {"regex": "[a-c]{3}"}}
+    body = {"model": NAME, "prompt": "a", "max_tokens": 8, **grammar}
+    answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
+    assert re.fullmatch("[a-c]{3}", answer.json()["choices"][0]["text"])
+    assert daemon.stop() == 0
+    assert not daemon.said("without a sandbox")
+    # Verified where they are.
+    assert gatewayd("model", "pull", NAME).returncode == 0
+    assert all(path.is_symlink() for path in (tmp_path / "hf").rglob("blobs/*"))
 
 
 def test_a_model_that_cannot_be_fetched_is_one_sentence(env: dict[str, str], gatewayd: Run) -> None:

@@ -65,7 +65,7 @@ async def test_both_give_the_same_answers(daemons: Daemons) -> None:
         for one, other in zip(direct.choices, relayed.choices, strict=True):
             assert other.message.content == one.message.content
             assert other.finish_reason == one.finish_reason
-            tokens = [[token.token for token in c.logprobs.content] for c in (one, other)]  # type: ignore[union-attr]
+            tokens = [[token.token for token in c.logprobs.content] for c in (one, other)]
             assert tokens[0] == tokens[1]
         assert relayed.usage is not None
         assert direct.usage is not None

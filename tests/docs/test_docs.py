@@ -12,6 +12,8 @@ import pytest
 import gatewayd
 from gatewayd.cli.authoring import commands
 from gatewayd.cli.lazy import ALSO, all_commands, load
+from gatewayd.cli.vllm import page
+from gatewayd.cli.vllm.table import OPTIONS
 from gatewayd.config.load import load as load_config
 from gatewayd.plugins.loaded import check_strategies
 from gatewayd_hooks.routing import RouterStrategy
@@ -149,6 +151,7 @@ def test_every_command_and_option_exists(name: str) -> None:
         assert words[0] in all_commands(), line
         command, rest = command_of(words)
         options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        options |= {o for row in OPTIONS for o in row.names()} if words[0] == "serve" else set()
         assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= options, line
 
 
@@ -162,6 +165,15 @@ def test_the_reference_of_the_command_line_is_what_the_commands_say() -> None:
     assert commands.rewrite(CLI) == CLI, (
         "run .venv/bin/python -m gatewayd.cli.authoring.commands docs/cli.md"
     )
+
+
+def test_the_tables_of_vllms_options_are_those_of_the_code() -> None:
+    text = document("docs/vllm-options.md").path.read_text("utf-8")
+    assert page.rewrite(text) == text, (
+        "run .venv/bin/python -m gatewayd.cli.vllm.page docs/vllm-options.md"
+    )
+    with pytest.raises(ValueError, match="no markers for options"):
+        page.rewrite("# vLLM's options\n")
 
 
 def test_every_command_and_subcommand_is_in_the_reference() -> None:

@@ -261,6 +261,20 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "attn_temperature_tuning": False,
         },
     ),
+    "llama4_chunks": (
+        "Llama4TextConfig",
+        {**LLAMA4, "interleave_moe_layer_step": 2, "attention_chunk_size": 16},
+    ),
+    "llama4_dense": (
+        "Llama4TextConfig",
+        {
+            **LLAMA4,
+            "moe_layers": [],
+            "use_qk_norm": False,
+            "attn_temperature_tuning": False,
+            "attention_chunk_size": 24,
+        },
+    ),
     "glm4_moe_biases": (
         "Glm4MoeConfig",
         {

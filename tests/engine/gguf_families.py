@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engine.conftest import YARN_ROPE
+from tests.engine.conftest import GROUPED, YARN_ROPE
+from tests.engine.gguf_latents import OLD
 
 TOKENS = ["<unk>", "</s>", "a", "b", "ab"]
 TOKENIZER = {
@@ -35,6 +36,12 @@ GPT_OSS = {
     "gpt-oss.rope.scaling.factor": 4.0,
     "gpt-oss.rope.scaling.original_context_length": 256,
 }
+DEEPSEEK2 = {"deepseek2.expert_gating_func": 1, "deepseek2.expert_weights_scale": 1.0}
+DEEPSEEK3 = {
+    "deepseek2.expert_gating_func": 2,
+    "deepseek2.expert_weights_norm": True,
+    "deepseek2.expert_weights_scale": 2.5,
+}
 FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("llama", "llama", {}, {}),
     "llama_biases": ("llama_biases", "llama", {}, {}),
@@ -56,6 +63,34 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
             "glm4moe.expert_weights_norm": False,
         },
     ),
+    "deepseek_v2": ("deepseek_v2", "deepseek2", {}, DEEPSEEK2),
+    "deepseek_v2_grouped": (
+        "deepseek_v2_yarn",
+        "deepseek2",
+        {
+            **GROUPED,
+            "routed_scaling_factor": 2.5,
+            "topk_method": "group_limited_greedy",
+            "mlp_bias": False,
+            "first_k_dense_replace": 1,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707},
+        },
+        {
+            "deepseek2.expert_weights_scale": 2.5,
+            "deepseek2.rope.scaling.type": "yarn",
+            "deepseek2.rope.scaling.factor": 4.0,
+            "deepseek2.rope.scaling.original_context_length": 256,
+            "deepseek2.rope.scaling.yarn_log_multiplier": 0.0707,
+        },
+    ),
+    "deepseek_v2_old": ("deepseek_v2", "deepseek2", {}, {**DEEPSEEK2, **OLD}),
+    "deepseek_v3": (
+        "deepseek_v3",
+        "deepseek2",
+        {**GROUPED, "routed_scaling_factor": 2.5},
+        DEEPSEEK3,
+    ),
+    "youtu": ("youtu", "deepseek2", {}, {}),
     "gpt_oss": ("gpt_oss", "gpt-oss", {"swiglu_limit": 7.0}, GPT_OSS),
     "gpt_oss_unbiased": (
         "gpt_oss_unbiased",

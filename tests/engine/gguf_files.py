@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
+from tests.engine import gguf_latents
 from tests.engine.gguf_blocks import BLOCKS, meant, packed
 from tests.engine.gguf_stacked_experts import apart, joined
 
@@ -112,6 +113,7 @@ NAMES = {
     "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.*.w1": "ffn_gate_exps",
     "block_sparse_moe.experts.*.w3": "ffn_up_exps",
     "block_sparse_moe.experts.*.w2": "ffn_down_exps",
+    **gguf_latents.NAMES,
 }  # fmt: skip
 ALONE = {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
@@ -201,6 +203,7 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
         "rope.freq_base": float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         "vocab_size": config["vocab_size"],
+        **gguf_latents.facts(config),
     }
     if architecture == "llama4":
         facts |= {
@@ -249,7 +252,8 @@ def convert(
         architecture: by llama.cpp's name.
         kinds: types of matrices, which take turns.
         otherwise: the type of a matrix that has no whole blocks of any.
-        is_apart: experts are a tensor each, as in old files.
+        is_apart: experts are a tensor each, and matrices of latents one for all heads, as in old
+            files.
         changes: of the metadata.
 
     Returns:
@@ -267,6 +271,8 @@ def convert(
     named = tensors if is_apart else stacked(tensors)
     if is_transposed:
         named = apart(tensors, alternate=is_gpt)
+    if not is_apart:
+        named = gguf_latents.apart(named, config)
     for name, weight in sorted(named.items()):
         tensor = weight.float()
         if name.endswith(".shared_expert_gate.weight"):
@@ -293,11 +299,11 @@ def convert(
         read = read - 1 if stored is not tensor and not heads else read
         if weight.dim() == 2:
             read = read.reshape(weight.shape)
-        if tensor.dim() == 3 and not is_transposed:
+        if "*" in name and not is_transposed:
             numbers |= {name.replace("*", str(i)): part for i, part in enumerate(read)}
         else:
             numbers[name] = read
     facts = {**metadata(architecture, config), **changes}
     entries = [entry_of(key, fact) for key, fact in facts.items() if fact is not None]
     (folder / "model.gguf").write_bytes(written(entries, puts))
-    return joined(numbers, alternate=is_gpt) if is_transposed else numbers
+    return joined(numbers, alternate=is_gpt) if is_transposed else gguf_latents.joined(numbers)

@@ -188,6 +188,7 @@ class FakeFleet:
         self.is_silent = False
         self.model: ModelInfo | None = model or model_info()
         self.is_ready = True
+        self.load_seconds = 0.0
         self.num_pending = 0
         self.room = QueueCapacity(10, 7, 1000, 900, 0.012)
 

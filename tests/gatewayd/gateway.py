@@ -13,6 +13,7 @@ import httpx
 import openai
 import uvicorn
 
+from gatewayd.catalogue.residency_metrics import ResidencyCollector
 from gatewayd.config.tables import Config
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.daemon.resources import PersistentResources
@@ -34,6 +35,7 @@ from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.protocols import ProtocolStrategy
+from tests.gatewayd.catalogue.sleeping_fleets import Now, residency_of
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.one_model import one_model
 
@@ -129,6 +131,9 @@ async def running(
         metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
         metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
         metrics.registry.register(ReloadCollector(Counter(applied=0, refused=0)))
+        residency, _, models = residency_of({"nano": 1}, 10, clock=Now())
+        residency.load(models["nano"])
+        metrics.registry.register(ResidencyCollector(residency))
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     config = server_config(build_app(services), metrics.answered, edge or EdgeLimits(), loop="none")

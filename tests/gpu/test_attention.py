@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 
@@ -32,8 +32,12 @@ NANO = AttentionShape(2, 6, 2, 64, 64**-0.5, None, (0, 0))
 LENGTHS = [1, 16, 17, 250, 400, 33, 31, 1000]
 
 
-def filled(shape: AttentionShape, dtype: torch.dtype = torch.bfloat16) -> Sequences:
-    sequences = Sequences(shape, page_size=16, max_len=1600, dtype=dtype, device="cuda")
+def filled(
+    shape: AttentionShape, dtype: torch.dtype = torch.bfloat16, *, has_sinks: bool = False
+) -> Sequences:
+    sequences = Sequences(
+        shape, page_size=16, max_len=1600, dtype=dtype, device="cuda", has_sinks=has_sinks
+    )
     for row, length in enumerate(LENGTHS):
         sequences.fill(row, length)
     return sequences
@@ -43,15 +47,17 @@ def made(sequences: Sequences, shares_prefixes: bool = False) -> DeviceAttention
     """What a GPU gets."""
     kernels = choose(torch.device("cuda"))
     return device_attention(
-        sequences.shape, sequences.pool, sequences.append, kernels, 8, 1600, shares_prefixes
+        *(sequences.shape, sequences.pool, sequences.append, kernels, 8, 1600, shares_prefixes),
+        sinks=sequences.sinks,
     )
 
 
 def own(sequences: Sequences) -> DecodeAttention:
     """What it gets without FlashInfer."""
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
-    kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 8, 1600)
-    return DecodeAttention(kernels, PagedAttention(shape, pool, append, kernels))
+    sinks = sequences.sinks
+    kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 8, 1600, sinks)
+    return DecodeAttention(kernels, PagedAttention(shape, pool, append, kernels, sinks))
 
 
 @contextmanager
@@ -96,6 +102,16 @@ def test_steps_give_what_the_definition_gives(shape: AttentionShape) -> None:
     check(sequences, attention, dict.fromkeys(range(8), 1))
     check(sequences, attention, {3: 200, 0: 17, 7: 5})
     check(sequences, attention, {1: 1, 2: 1, 6: 1, 0: 90, 4: 3})
+
+
+@pytest.mark.parametrize("make", [made, own])
+def test_sinks_take_their_part(make: Callable[[Sequences], DeviceAttention]) -> None:
+    """Of the heads of gpt-oss, whose layers alternate; without FlashInfer prompts have a kernel."""
+    shape = AttentionShape(2, 64, 8, 64, 64**-0.5, None, (128, 0))
+    sequences = filled(shape, has_sinks=True)
+    attention = make(sequences)
+    for counts in ({0: 1, 3: 1, 7: 1}, {0: 1, 2: 300, 5: 17}):
+        check(sequences, attention, counts)
 
 
 def test_torch_gives_what_the_definition_gives_without_waiting() -> None:

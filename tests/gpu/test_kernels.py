@@ -6,6 +6,7 @@ Small and odd sizes are tested in ``tests/engine/kernels``, on the GPU too if th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.quantized.base import Activation
 from gatewayd_engine.kernels.select import choose
 from tests.engine.kernels import checks, verifying
-from tests.engine.kernels.decoding import Case, Lines, close
+from tests.engine.kernels.decoding import Case, Chunks, Lines, close
 
 pytestmark = [
     pytest.mark.gpu,
@@ -105,6 +106,38 @@ def test_drafts_attend_to_their_pages(
     )
     lines = Lines(case, CUDA)
     close(lines.attended(kernels), lines.attended(checks.TWIN))
+
+
+@pytest.mark.parametrize("num_heads", [16, 128])
+@pytest.mark.parametrize("element", [None, torch.float8_e4m3fn])
+def test_lines_attend_to_latents(
+    kernels: Kernels, dtype: torch.dtype, num_heads: int, element: torch.dtype | None
+) -> None:
+    """Records of DeepSeek's size, in a decode step, with drafts in a row, and of prompts."""
+    case = Case(
+        (0, 16, 700),
+        num_heads=num_heads,
+        kv_heads=1,
+        dim=576,
+        value_dim=512,
+        page_size=64,
+        splits=4,
+        dtype=dtype,
+        element=element,
+    )
+    for each in (case, replace(case, width=5, counts=(5, 2, 1))):
+        lines = Lines(each, CUDA)
+        close(lines.attended(kernels), lines.attended(checks.TWIN))
+    chunks = Chunks(replace(case, width=70, counts=(1, 70, 33), splits=1), 1)
+    close(chunks.attended(kernels, CUDA), chunks.attended(checks.TWIN, CUDA))
+
+
+def test_records_of_latents_are_appended(kernels: Kernels, dtype: torch.dtype, n: int) -> None:
+    checks.rope_append(kernels, CUDA, dtype, n, 128, 1, 576, 64, 64, first=512)
+
+
+def test_answers_are_scaled_by_sinks(kernels: Kernels, dtype: torch.dtype, n: int) -> None:
+    checks.scale_by_sinks(kernels, CUDA, dtype, n, 64, 64)
 
 
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh"])

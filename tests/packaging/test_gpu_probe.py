@@ -96,6 +96,8 @@ NAMES = {
         for kernel, ways in (("triton", BOTH), ("fa2", (*BOTH, " whole", " whole early")))
         for how in ways
     },
+    "latents": {"triton", "triton early"},
+    "latents, prompt": {"triton"},
     "small kernels": {
         f"{kernel}{how}"
         for kernel in (

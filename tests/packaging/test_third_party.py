@@ -35,7 +35,7 @@ import importlib, json
 names = {[*OURS, *THEIRS, "pluggy"]}
 print(json.dumps({{name: importlib.import_module(name).__file__ for name in names}}))
 """
-ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam", "protocol": "tgi"}
+ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam", "protocol": "llamacpp"}
 
 
 def enabled() -> set[str]:
@@ -137,13 +137,14 @@ def test_they_serve_the_embedded_model(place: Any, tmp_path: Path) -> None:
             assert answer.status_code == 200, answer.text
             assert answer.json()["usage"]["completion_tokens"] == 24
         (text,) = {answer.json()["choices"][0]["text"] for answer in answers}
-        asked = {"inputs": body["prompt"], "parameters": {"max_new_tokens": 24}}
-        generated = httpx.post(f"{url}/generate", json=asked).json()
-        assert text.startswith(generated["generated_text"])
-        assert generated["details"]["generated_tokens"] > 0
-        refused = httpx.post(f"{url}/generate", json={"inputs": 3})
-        assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
-        assert httpx.get(f"{url}/generate").json()["error"].startswith("GET is not allowed")
+        asked = {"prompt": body["prompt"], "n_predict": 24, "temperature": 0}
+        generated = httpx.post(f"{url}/completion", json=asked).json()
+        assert text.startswith(generated["content"])
+        assert generated["tokens_predicted"] > 0
+        refused = httpx.post(f"{url}/completion", json={"prompt": 3})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, 400)
+        wrong = httpx.get(f"{url}/completion").json()["error"]
+        assert wrong["message"].startswith("GET is not allowed")
         assert httpx.post(f"{url}/v1/messages").status_code == 404  # not enabled here
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(30) == 0

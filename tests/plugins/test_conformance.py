@@ -24,6 +24,7 @@ from gatewayd_hooks.testing.logits import LogitsProcessorConformance
 from gatewayd_hooks.testing.preemption import PreemptionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
 from gatewayd_hooks.testing.protocols import ProtocolConformance
+from gatewayd_hooks.testing.residency import ResidencyConformance
 from gatewayd_hooks.testing.routing import RouterConformance
 from gatewayd_hooks.testing.scheduling import SchedulerConformance
 from gatewayd_hooks.testing.upstreams import CHAT, RecordedAnswer, UpstreamConformance
@@ -39,6 +40,14 @@ from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
+from gatewayd_residency_cost.config import CostResidencyConfig
+from gatewayd_residency_cost.strategy import CheapestToMiss
+from gatewayd_residency_lru.config import LruResidencyConfig
+from gatewayd_residency_lru.strategy import LeastRecentlyUsed
+from gatewayd_residency_schedule.config import ScheduleResidencyConfig
+from gatewayd_residency_schedule.strategy import Scheduled
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig
@@ -166,6 +175,21 @@ class TestPrefix(RouterConformance):
         return Prefix(PrefixConfig())
 
 
+class TestLeastRecentlyUsed(ResidencyConformance):
+    def make(self) -> LeastRecentlyUsed:
+        return LeastRecentlyUsed(LruResidencyConfig())
+
+
+class TestCheapestToMiss(ResidencyConformance):
+    def make(self) -> CheapestToMiss:
+        return CheapestToMiss(CostResidencyConfig())
+
+
+class TestScheduled(ResidencyConformance):
+    def make(self) -> Scheduled:
+        return Scheduled(ScheduleResidencyConfig(windows=["a 08:00-18:00", "b 00:00-24:00"]))
+
+
 class TestLocal(ExecutorConformance):
     def make(self) -> Local:
         return Local()
@@ -273,6 +297,20 @@ class TestAnthropicUpstream(UpstreamConformance):
                 finish_reason="tool_calls",
                 counts=UpstreamCounts(8, 9, 3),
             )
+        ]
+
+
+class TestTgi(ProtocolConformance):
+    def make(self) -> Tgi:
+        return Tgi(TgiConfig())
+
+    def conversations(self) -> list[HttpRequest]:
+        detailed = b'{"inputs":"hi","parameters":{"details":true,"do_sample":true,"best_of":2}}'
+        return [
+            request("POST", "/generate", b'{"inputs":"hi"}'),
+            request("POST", "/generate", detailed),
+            request("POST", "/generate_stream", b'{"inputs":"hi"}'),
+            request("POST", "/", b'{"inputs":"hi","stream":true}'),
         ]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,6 +117,9 @@ ADMIN = {
     "GET /admin/slo",
     "PATCH /admin/slo",
     "POST /admin/drain",
+    "DELETE /admin/models/{name:path}",
+    "GET /admin/models",
+    "PUT /admin/models/{name:path}",
     "POST /admin/models/{name:path}/load",
     "POST /admin/models/{name:path}/unload",
     "POST /admin/pause",
@@ -127,6 +131,8 @@ ADMIN = {
     "PUT /admin/prefixes/{engine:int}/{page:int}/pin",
 }
 """Every route of the admin app, which only its socket's owner and root reach."""
+NANO: Any = SimpleNamespace(names=("nano",))
+"""A catalogue of one model."""
 NO_METHODS = ["CONNECT", "BREW", "__init__", "get"]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", *NO_METHODS]
 
@@ -189,7 +195,7 @@ def test_both_apps_have_these_routes_and_no_others(built: Built) -> None:
 
 
 def test_a_key_needs_the_right_of_the_list_and_no_other(built: Built) -> None:
-    rights = Rights(built.public, ("nano",))
+    rights = Rights(built.public, NANO)
     scopes = (INFER, FILES, BATCHES, MODELS, METRICS)
     for route in built.public:
         path = route.path.replace("{model:path}", "a/b").replace("{", "").replace("}", "")
@@ -208,7 +214,7 @@ def test_a_route_that_nobody_gave_a_right_is_for_no_key() -> None:
     async def new(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError
 
-    rights = Rights([Route("/v1/new", new, methods=["POST"]), Route("/v1/new/{x}", new)], ("nano",))
+    rights = Rights([Route("/v1/new", new, methods=["POST"]), Route("/v1/new/{x}", new)], NANO)
     everything = frozenset((INFER, FILES, BATCHES, MODELS, METRICS))
     for path in ("/v1/new", "/v1/new/1"):
         with pytest.raises(PermissionDenied, match="operator only"):

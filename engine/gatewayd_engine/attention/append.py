@@ -25,12 +25,14 @@ class Append:
         tables: cosines, then sines, of each layer; see ``Kernels.rope_append``.
     """
 
-    __slots__ = ("_kernels", "_num_heads", "_pool", "_tables")
+    __slots__ = ("_kernels", "_num_heads", "_pool", "_rotated_from", "_tables")
 
     def __init__(
         self, shape: AttentionShape, pool: KvPool, kernels: Kernels, tables: Sequence[torch.Tensor]
     ) -> None:
         self._num_heads = shape.num_heads
+        # Of a latent's record, what is behind the value.
+        self._rotated_from = shape.value_dim
         self._pool = pool
         self._kernels = kernels
         self._tables = tables
@@ -61,5 +63,6 @@ class Append:
             layer,
             self._num_heads,
             keeps_keys,
+            self._rotated_from,
         )
         return heads[:, : self._num_heads]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.dense_buffers import Buffer
 from gatewayd_engine.attention.dense_contexts import Contexts, DenseBatch, DensePrefix
 from gatewayd_engine.attention.score_biases import Biases
+from gatewayd_engine.attention.windows import first_visible
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
@@ -199,7 +200,7 @@ class GroupPlanner:
                 continue
             seen = at <= now
             if window:
-                seen &= at > now - window
+                seen &= at >= first_visible(now, window, chunked=self._shape.chunked)
             mask = self._tensor(np.where(seen, np.float32(0), np.float32(-np.inf)))
             mask = mask.to(self._dtype).unsqueeze(1)
             # One row per sequence and KV head, broadcast over the query heads that share it.
@@ -238,7 +239,8 @@ class GroupPlanner:
                     inside[:, 0]
                 ]
                 position = (now + depths)[line, real]
-                visible = seen & (where[:, None] > position[:, :, None] - window)
+                first = first_visible(position, window, chunked=self._shape.chunked)
+                visible = seen & (where[:, None] >= first[:, :, None])
             mask = self._tensor(np.where(visible, np.float32(0), np.float32(-np.inf)))
             masks[window] = mask.to(self._dtype)[:, None, :, None]
         return length, masks

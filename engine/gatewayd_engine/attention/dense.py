@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from gatewayd_engine.attention.windows import first_visible
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 
@@ -206,13 +207,19 @@ def with_sinks(weights: torch.Tensor, scores: torch.Tensor, sinks: torch.Tensor)
 
 
 def causal(
-    queries: int, length: int, window: int, dtype: torch.dtype, device: torch.device
+    queries: int,
+    length: int,
+    window: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    chunked: bool = False,
 ) -> torch.Tensor:
     """Return the causal additive mask of a context's last positions, ``[queries, length]``."""
     at = torch.arange(length, device=device)
     now = torch.arange(length - queries, length, device=device).unsqueeze(-1)
     hidden = at > now
     if window:
-        hidden |= at <= now - window
+        hidden |= at < first_visible(now, window, chunked=chunked)
     mask = torch.zeros(queries, length, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, -torch.inf)

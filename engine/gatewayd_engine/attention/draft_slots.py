@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import torch
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.kernels.attention.splits import (
+    most_rows,
     num_multiprocessors,
     num_splits,
     row_tile,
@@ -36,6 +37,7 @@ class SlotAttention:
         append: applies rotary embedding and appends keys and values to the pool.
         kernels: kernels of the device.
         max_len: tokens of the longest context.
+        sinks: see ``device_attention``.
     """
 
     def __init__(
@@ -45,18 +47,21 @@ class SlotAttention:
         append: Append,
         kernels: Kernels,
         max_len: int,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.shape = shape
         self.pool = pool
         self.append = append
         self.kernels = kernels
+        self.sinks = sinks
         # Views are created once, not in every call of a layer.
         self.layers = list(pool.data.unbind(1))
         self._max_len = max_len
+        self._most_rows = most_rows(shape.head_dim, pool.dtype, pool.data.device)
 
     def allocate_output(self, num_tokens: int) -> torch.Tensor:
-        """Allocate the output of a layer, ``[num_tokens, num_heads, head_dim]``."""
-        size = (num_tokens, self.shape.num_heads, self.shape.head_dim)
+        """Allocate the output of a layer, ``[num_tokens, num_heads, out_dim]``."""
+        size = (num_tokens, self.shape.num_heads, self.shape.out_dim)
         return torch.empty(size, dtype=self.pool.dtype, device=self.pool.data.device)
 
     def splits(self, lines: int, width: int) -> int:
@@ -64,7 +69,7 @@ class SlotAttention:
         shape = self.shape
         rows = width * (shape.num_heads // shape.num_kv_heads)
         # Programs of a launch without splits: sequences, tiles of queries times heads, KV heads.
-        programs = lines * -(-rows // row_tile(rows)) * shape.num_kv_heads
+        programs = lines * -(-rows // row_tile(rows, self._most_rows)) * shape.num_kv_heads
         most = num_splits(programs, self._max_len, num_multiprocessors(self.pool.data.device))
         return max(parts for parts in _SPLITS if parts <= most)
 
@@ -72,7 +77,7 @@ class SlotAttention:
         """Allocate scratch for partial results, for steps of any of these (sequences, width)."""
         shape = self.shape
         needed = [
-            scratch_size(lines * width, shape.num_heads, shape.head_dim, splits)
+            scratch_size(lines * width, shape.num_heads, shape.out_dim, splits)
             for lines, width in sizes
             if (splits := self.splits(lines, width)) > 1
         ]
@@ -120,12 +125,13 @@ class _Slots(RotatingAttend):
             scale=shape.scale,
             softcap=shape.softcap,
             window=shape.windows[layer],
-            sinks=None,
+            sinks=None if of.sinks is None else of.sinks[layer],
             width=inputs.width,
             num_queries=inputs.counts,
             ancestors=inputs.ancestors,
             splits=self._splits,
             scratch=self._scratch,
+            chunked=shape.chunked,
         )
         return self._out.flatten(1)
 

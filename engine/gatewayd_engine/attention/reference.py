@@ -267,7 +267,9 @@ class ReferenceAttention:
         masks: dict[int, torch.Tensor | None] = {
             window: None
             if start == 0 and (not window or window >= length)
-            else causal(count, length, window, self._dtype, self._device)
+            else causal(
+                *(count, length, window, self._dtype, self._device), chunked=self._shape.chunked
+            )
             for window in self._windows
         }
         pages = self._tensor(table * (self._shape.num_layers * self._parts))

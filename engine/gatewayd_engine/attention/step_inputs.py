@@ -50,6 +50,8 @@ class StepInputs:
         last_page_len: as in the host's plan, int32, shape ``[sequences]``.
         host: plan on the host.
         shared_pages: as in the host's plan, int32, shape ``[1]``; None if not computed.
+        query_indptr: as in the host's plan, int32, shape ``[sequences + 1]``; None in steps without
+            prompts.
     """
 
     ids: torch.Tensor
@@ -60,6 +62,7 @@ class StepInputs:
     last_page_len: torch.Tensor
     host: HostPlan
     shared_pages: torch.Tensor | None = None
+    query_indptr: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ library, and the host does no attention work between two replays.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.attention.tune_decode import DecodeChoice, LengthSwitchedAttention
 from gatewayd_engine.kernels.attention.splits import (
     SharedPages,
+    most_rows,
     num_multiprocessors,
     num_splits,
     row_tile,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
 
 
-EagerDecode = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Attends the decoding sequences of a step: takes a layer, all queries, and the output to fill."""
+EagerAttend = Callable[[int, torch.Tensor, torch.Tensor], None]
+"""Attends some sequences of a step: takes a layer, all queries, and the output to fill."""
 MOST_KINDS = 3
 """Most captures of one size: FlashInfer's, the built-in kernels', and that of shared prefixes."""
 
@@ -47,6 +48,7 @@ class DecodeKernels:
         kernels: kernels of the device.
         max_lines: most sequences of a step.
         max_len: most tokens of a sequence.
+        sinks: see ``device_attention``.
     """
 
     def __init__(
@@ -57,19 +59,22 @@ class DecodeKernels:
         kernels: Kernels,
         max_lines: int,
         max_len: int,
+        sinks: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self.shape = shape
         self.pool = pool
         self.append = append
         self._kernels = kernels
+        self._sinks = sinks
         self._max_len = max_len
         self._layers = list(pool.data.unbind(1))
         self._multiprocessors = num_multiprocessors(pool.data.device)
+        self._most_rows = most_rows(shape.head_dim, pool.dtype, pool.data.device)
         # Not monotonic: fewer sequences have more splits.
         sizes = [self._scratch_size(lines) for lines in range(1, max_lines + 1)]
         self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
 
-    def eager(self, inputs: StepInputs, num_lines: int) -> EagerDecode:
+    def eager(self, inputs: StepInputs, num_lines: int) -> EagerAttend:
         """Return attention of a step's first ``num_lines`` sequences, each of one token."""
         first = replace(
             inputs,
@@ -84,15 +89,50 @@ class DecodeKernels:
 
         return attend
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether prompts are attended by ``prompts``: those that torch's attention is not for.
+
+        It has no kernel for latents, and keeps all scores of a chunk where there are sinks.
+        """
+        return self.shape.values_are_keys or self._sinks is not None
+
+    def prompts(self, inputs: StepInputs, first: int) -> EagerAttend:
+        """Return attention of a step's sequences from ``first`` on, each of any number of tokens.
+
+        Args:
+            inputs: inputs of the step, with ``query_indptr``.
+            first: index of the first of them.
+        """
+        counts, indptr = inputs.host.query_indptr[first:].diff(), inputs.query_indptr
+        if indptr is None:
+            raise ValueError("a step with prompts has no query_indptr")
+        most = int(counts.max())
+
+        def attend(layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
+            shape = self.shape
+            self._kernels.prompt_attention(
+                *(query, self._layers[layer], indptr, inputs.page_indptr),
+                *(inputs.pages, inputs.last_page_len, out),
+                scale=shape.scale,
+                softcap=shape.softcap,
+                window=shape.windows[layer],
+                sinks=None if self._sinks is None else self._sinks[layer],
+                first=first,
+                most_queries=most,
+            )
+
+        return attend
+
     def splits(self, num_lines: int, window: int) -> int:
         """Return the most KV splits of a context in steps of ``num_lines`` sequences."""
         group = self.shape.num_heads // self.shape.num_kv_heads
-        return self._splits(num_lines * -(-group // row_tile(group)), window)
+        return self._splits(num_lines * -(-group // row_tile(group, self._most_rows)), window)
 
     def shared_splits(self, num_lines: int) -> int:
         """Return the most KV splits of a prefix that ``num_lines`` sequences share."""
         rows = num_lines * self.shape.num_heads // self.shape.num_kv_heads
-        return self._splits(-(-rows // row_tile(rows)), 0)
+        return self._splits(-(-rows // row_tile(rows, self._most_rows)), 0)
 
     def _splits(self, tiles: int, window: int) -> int:
         longest = min(window, self._max_len) if window else self._max_len
@@ -103,7 +143,7 @@ class DecodeKernels:
         shape = self.shape
         splits = max(self.splits(num_lines, window) for window in shape.windows)
         splits += self.shared_splits(num_lines)
-        return scratch_size(num_lines, shape.num_heads, shape.head_dim, splits)
+        return scratch_size(num_lines, shape.num_heads, shape.out_dim, splits)
 
     def attend(
         self,
@@ -126,13 +166,14 @@ class DecodeKernels:
             scale=shape.scale,
             softcap=shape.softcap,
             window=shape.windows[layer],
-            sinks=None,
+            sinks=None if self._sinks is None else self._sinks[layer],
             width=1,
             num_queries=None,
             ancestors=None,
             splits=splits,
             scratch=self._scratch if splits > 1 or shared is not None else None,
             shared=shared,
+            chunked=shape.chunked,
         )
 
 
@@ -160,7 +201,7 @@ class CapturedDecode(CapturedAttention):
         if shares_prefixes and inputs.shared_pages is not None:
             self._shared = SharedPages(inputs.shared_pages, of.shared_splits(num_lines))
         # Shared by all layers: each layer's output is consumed before the next attends.
-        size = (num_lines, shape.num_heads, shape.head_dim)
+        size = (num_lines, shape.num_heads, shape.out_dim)
         self._out = torch.empty(size, dtype=of.pool.dtype, device=of.pool.data.device)
         self._flat = self._out.flatten(1)
 
@@ -222,9 +263,9 @@ class DecodeAttention:
         if self.least_saved is not None and inputs.host.num_lines > 1:
             # First, as a step is replayed by the first kind that suits it.
             kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
-        if not isinstance(self._other, CapturingAttention):
+        theirs = self._other.captured(inputs) if isinstance(self._other, CapturingAttention) else []
+        if not theirs:
             return [*kinds, CapturedDecode(self._kernels, inputs)]
-        theirs = self._other.captured(inputs)
         if self._choice is None or len(theirs) != 1:
             return [*kinds, *theirs]
         candidates = {"flashinfer": theirs[0], "triton": CapturedDecode(self._kernels, inputs)}

@@ -90,6 +90,7 @@ class DecodeChoice:
         kernels: kernels of the device.
         table: persistent table of measured choices.
         clock: measures cases that are not in the table.
+        has_sinks: whether the model has attention sinks.
     """
 
     _shape: AttentionShape
@@ -97,6 +98,7 @@ class DecodeChoice:
     _kernels: Kernels
     _table: TuningTable
     _clock: LaunchClock
+    has_sinks: bool = False
     _known: dict[tuple[int, bool], list[str]] = field(default_factory=dict)
     _lacked_memory: bool = False
 
@@ -173,6 +175,8 @@ class DecodeChoice:
 
     def _case(self, lines: int, context: int) -> Case:
         shape, pool = self._shape, self._pool
+        # Named where there are any, so that tables of models without sinks stay valid.
+        sinks = {"sinks": 1} if self.has_sinks else {}
         return case(
             OP,
             f"{pool.dtype}/{pool.data.dtype}".replace("torch.", ""),
@@ -187,6 +191,7 @@ class DecodeChoice:
             layers=shape.num_layers,
             cap=int(shape.softcap is not None),
             early=int(self._kernels.launches_early),
+            **sinks,
         )
 
 

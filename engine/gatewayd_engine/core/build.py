@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -42,7 +42,7 @@ from gatewayd_engine.strategies.kv_compression import ActiveCompression, check_c
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.host.plugin_times import PluginTimes
-from gatewayd_hooks.resources import EngineResources, KvShape
+from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind
 
@@ -165,7 +165,7 @@ def assemble(
         ),
         capture=backend.offered,
         penalise=backend.penalise,
-        kv_shape=KvShape(**asdict(spec.attention)),
+        kv_shape=spec.attention.kv_shape,
         # Called only after the processors have been built.
         forced=lambda row: strategies.processors.forced(row),
     )

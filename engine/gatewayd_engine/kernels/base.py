@@ -128,24 +128,28 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
         layer: int,
         num_heads: int,
         keeps_keys: bool = False,
+        first: int = 0,
     ) -> None:
         """Apply rotary embedding to queries in place and append keys and values to KV pages.
 
         Args:
             heads: queries, keys and values of the QKV projection, shape
                 ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, with adjacent dimensions
-                paired (interleaved). Values are not rotated.
+                paired (interleaved). Values are not rotated; where keys serve as values, there are
+                none.
             table: cosines, then sines, of the angles at each position, float32, shape
-                ``[max_len, rotary_dim]``; dimensions from ``rotary_dim`` on are not rotated.
+                ``[max_len, rotary_dim]``; other dimensions are not rotated.
             positions: int64, shape ``[num_tokens]``.
             write: KV slot (page * page size + offset) of each token, int64, shape
                 ``[num_tokens]``.
-            pool: shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``, of the dtype of
-                ``heads``, or 8-bit floats: numbers beyond their range saturate.
+            pool: shape ``[pages, layers, parts, page_size, kv_heads, head_dim]``, where parts are
+                2, or 1 if keys serve as values; of the dtype of ``heads``, or 8-bit floats: numbers
+                beyond their range saturate.
             layer: layer of the keys and values.
             num_heads: query heads.
             keeps_keys: whether keys are rotated in ``heads`` as well; otherwise they are left
                 unrotated there.
+            first: first of the rotated dimensions, even.
         """
 
     def decode_attention(
@@ -167,6 +171,7 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
         splits: int,
         scratch: torch.Tensor | None,
         shared: SharedPages | None = None,
+        chunked: bool = False,
     ) -> None:
         """Compute paged decode attention of the last queries of each sequence.
 
@@ -180,12 +185,15 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
                 heads of a wider tensor.
             keys_values: a layer's keys, then its values, of the dtype of ``query`` or 8-bit
                 floats, shape ``[pages, 2, page_size, kv_heads, head_dim]``; ``kv_heads`` divides
-                ``num_heads``, and keys and values have the same strides.
+                ``num_heads``, and keys and values have the same strides. With one part instead of
+                two, a value is the beginning of its key, as in latent attention.
             page_indptr: where each sequence's pages begin, int32, shape ``[sequences + 1]``.
             pages: int32, at least ``[page_indptr[-1]]``.
             last_page_len: tokens in each sequence's last page, including those of this step,
                 int32, shape ``[sequences]``.
-            out: fully overwritten, of the shape and dtype of ``query``.
+            out: fully overwritten, of the dtype of ``query``, shape
+                ``[sequences * width, num_heads, value_dim]``; ``value_dim`` is ``head_dim`` unless
+                values are beginnings of keys.
             scale: factor on scores.
             softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
             window: sliding window: how many of the latest positions a query sees, itself included;
@@ -205,6 +213,54 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
             shared: pages of a prefix that all sequences share, with ``width`` 1 and no window; None
                 if there is none. Padding sequences, which do not have the prefix, get meaningless
                 results.
+            chunked: see ``AttentionShape``.
+        """
+
+    def prompt_attention(
+        self,
+        query: torch.Tensor,
+        keys_values: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        pages: torch.Tensor,
+        last_page_len: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        scale: float,
+        softcap: float | None,
+        window: int,
+        sinks: torch.Tensor | None,
+        first: int,
+        most_queries: int,
+    ) -> None:
+        """Compute paged causal attention of the last tokens of sequences, any number of each.
+
+        Args:
+            query: queries of all sequences, one sequence after another, shape
+                ``[num_tokens, num_heads, head_dim]``.
+            keys_values: see ``decode_attention``.
+            query_indptr: where each sequence's queries begin, int32, shape ``[sequences + 1]``.
+            page_indptr: see ``decode_attention``.
+            pages: see there.
+            last_page_len: see there.
+            out: receives the outputs, shape ``[num_tokens, num_heads, value_dim]``; rows of other
+                sequences stay as they are.
+            scale: see ``decode_attention``.
+            softcap: see there.
+            window: see there.
+            sinks: see there.
+            first: sequence from which on they attend.
+            most_queries: most queries of one of them.
+        """
+
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """Turn the output of attention without sinks into that with them, in place.
+
+        Args:
+            out: attended values, shape ``[tokens, num_heads, head_dim]``; contiguous.
+            lse: log2-sum-exp2 of the scores of each token and head, float32, shape
+                ``[tokens, num_heads]``; contiguous.
+            sinks: see ``decode_attention``.
         """
 
     def gather(

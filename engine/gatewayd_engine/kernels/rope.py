@@ -15,6 +15,8 @@ from gatewayd_engine.kernels.early_launch import wait
 
 _HEADS = 4
 """Heads that one program processes."""
+_NARROW = 256
+"""Most numbers of a head that a single warp processes."""
 
 
 def rope_append(
@@ -26,6 +28,7 @@ def rope_append(
     layer: int,
     num_heads: int,
     keeps_keys: bool = False,
+    first: int = 0,
     *,
     early: bool = False,
 ) -> None:
@@ -34,7 +37,8 @@ def rope_append(
     if num_tokens == 0:
         return
     pages = pool.select(1, layer)
-    kv_heads = (all_heads - num_heads) // 2
+    kv_heads = pages.shape[3]
+    block = triton.next_power_of_2(dim)
     _rope_append[(num_tokens, triton.cdiv(all_heads, _HEADS))](
         heads,
         table,
@@ -43,6 +47,7 @@ def rope_append(
         pages,
         num_heads,
         kv_heads,
+        all_heads,
         # Heads that are written back: queries, and keys only where a caller reads them unpaged.
         num_heads + kv_heads if keeps_keys else num_heads,
         dim,
@@ -58,9 +63,11 @@ def rope_append(
         HEADS=_HEADS,
         # 0 marks a pool of the activations' own dtype, which needs no saturation.
         MOST=0.0 if pool.dtype == heads.dtype else torch.finfo(pool.dtype).max,
-        BLOCK=triton.next_power_of_2(dim),
+        FIRST=first,
+        BLOCK=block,
         EARLY=early,
-        num_warps=1,
+        # Of latents, records are wide.
+        num_warps=1 if block <= _NARROW else 4,
         launch_pdl=early,
     )
 
@@ -74,6 +81,7 @@ def _rope_append(
     pages: tl.tensor,
     num_heads: tl.tensor,
     kv_heads: tl.tensor,
+    all_heads: tl.tensor,
     num_in_place: tl.tensor,
     dim: tl.tensor,
     num_pairs: tl.tensor,
@@ -87,29 +95,35 @@ def _rope_append(
     kv_head_stride: tl.tensor,
     HEADS: tl.constexpr,
     MOST: tl.constexpr,
+    FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     column = tl.arange(0, BLOCK)[None, :]
-    inside = (head < num_heads + 2 * kv_heads) & (column < dim)
+    is_turned = (column >= FIRST) & (column < FIRST + 2 * num_pairs)
+    inside = (head < all_heads) & (column < dim)
+    if FIRST > 0:
+        # Of wide queries the larger part stays as it is.
+        inside = inside & (is_turned | (head >= num_heads))
     wait(EARLY)
     source = heads + token * token_stride + head * head_stride + column
     value = tl.load(source, mask=inside, other=0.0)
 
-    pair = tl.arange(0, BLOCK // 2)[None, :]
+    pair = (tl.arange(0, BLOCK // 2) - FIRST // 2)[None, :]
     angle = table + tl.load(positions + token) * table_stride + pair
-    # Pairs beyond ``rotary_dim`` get an angle of zero.
-    cos = tl.load(angle, mask=pair < num_pairs, other=1.0)
-    sin = tl.load(angle + num_pairs, mask=pair < num_pairs, other=0.0)
+    # Other pairs get an angle of zero.
+    is_pair = (pair >= 0) & (pair < num_pairs)
+    cos = tl.load(angle, mask=is_pair, other=1.0)
+    sin = tl.load(angle + num_pairs, mask=is_pair, other=0.0)
     # The dimensions of a pair are adjacent; see ``interleave_pairs``.
     even, odd = tl.split(tl.reshape(value.to(tl.float32), (HEADS, BLOCK // 2, 2)))
     joined = tl.join(even * cos - odd * sin, even * sin + odd * cos)
     rotated = tl.reshape(joined, (HEADS, BLOCK)).to(heads.dtype.element_ty)
     is_value = head >= num_heads + kv_heads
     # Selected rather than multiplied by one, so that infinities stay infinite.
-    rotated = tl.where(is_value | (column >= 2 * num_pairs), value, rotated)
+    rotated = tl.where(is_value | ~is_turned, value, rotated)
 
     # Queries stay in place; keys and values go to their KV slot.
     tl.store(source, rotated, mask=inside & (head < num_in_place))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
 from gatewayd_engine.kernels.activation import activation
-from gatewayd_engine.kernels.attention.torch_decode import decode_attention
+from gatewayd_engine.kernels.attention.torch_decode import decode_attention, prompt_attention
 from gatewayd_engine.kernels.experts.torch_experts import TorchExperts
 from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, numbers
@@ -159,20 +160,21 @@ class TorchKernels(TorchExperts, TorchVerification):
         layer: int,
         num_heads: int,
         keeps_keys: bool = False,
+        first: int = 0,
     ) -> None:
         """See ``base``."""
         page_size = pool.shape[3]
-        kv_heads = (heads.shape[1] - num_heads) // 2
-        rotary_dim = table.shape[1]
-        rotated = heads[:, : num_heads + kv_heads].float()
-        even, odd = rotated[..., 0:rotary_dim:2], rotated[..., 1:rotary_dim:2]
+        parts, kv_heads = pool.shape[2], pool.shape[4]
+        rotated, end = heads[:, : num_heads + kv_heads].float(), first + table.shape[1]
+        even, odd = rotated[..., first:end:2], rotated[..., first + 1 : end : 2]
         cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
         pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
-        rotated = torch.cat((pairs.flatten(-2), rotated[..., rotary_dim:]), -1).to(heads.dtype)
+        around = (rotated[..., :first], pairs.flatten(-2), rotated[..., end:])
+        rotated = torch.cat(around, -1).to(heads.dtype)
         in_place = num_heads + kv_heads if keeps_keys else num_heads
         heads[:, :in_place] = rotated[:, :in_place]
         page, offset = write // page_size, write % page_size
-        kept = torch.stack((rotated[:, num_heads:], heads[:, num_heads + kv_heads :]), 1)
+        kept = torch.stack((rotated[:, num_heads:], heads[:, -kv_heads:])[:parts], 1)
         if pool.dtype != heads.dtype:
             most = torch.finfo(pool.dtype).max
             # torch cannot index 8-bit floats on every device, so they are moved as bytes.
@@ -181,6 +183,11 @@ class TorchKernels(TorchExperts, TorchVerification):
         pool[page, layer, :, offset] = kept
 
     decode_attention = staticmethod(decode_attention)
+    prompt_attention = staticmethod(prompt_attention)
+
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """See ``base``."""
+        out.mul_(torch.sigmoid(lse * math.log(2) - sinks).unsqueeze(-1))
 
     def gather(
         self,

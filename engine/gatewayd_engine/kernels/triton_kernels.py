@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gatewayd_engine.kernels.attention.decode import decode_attention
+from gatewayd_engine.kernels.attention.prompt import prompt_attention
+from gatewayd_engine.kernels.attention.sinks import scale_by_sinks
 from gatewayd_engine.kernels.experts.matmul import expert_answers, expert_gates
 from gatewayd_engine.kernels.experts.routing import route, route_visits, sort_visits, sum_visits
 from gatewayd_engine.kernels.gated_mlp import gated, gated_quant
@@ -99,10 +101,11 @@ class TritonKernels:
         layer: int,
         num_heads: int,
         keeps_keys: bool = False,
+        first: int = 0,
     ) -> None:
         """See ``base``."""
         rope_append(
-            heads, table, positions, write, pool, layer, num_heads, keeps_keys,
+            heads, table, positions, write, pool, layer, num_heads, keeps_keys, first,
             early=self.launches_early,
         )  # fmt: skip
 
@@ -111,6 +114,10 @@ class TritonKernels:
         """See ``base``."""
         # Bound at each access, as the launch mode is chosen while the engine starts.
         return partial(decode_attention, early=self.launches_early)
+
+    def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:
+        """See ``base``."""
+        scale_by_sinks(out, lse, sinks, early=self.launches_early)
 
     def gather(
         self,
@@ -148,6 +155,7 @@ class TritonKernels:
         return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
 
     # These have no early form: they start when all previous kernels have ended.
+    prompt_attention = staticmethod(prompt_attention)
     quantize = staticmethod(quantize)
     dequantize_sums = staticmethod(dequantize_sums)
     grouped_mm = staticmethod(grouped_mm)

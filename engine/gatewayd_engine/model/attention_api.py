@@ -37,7 +37,8 @@ class RotatingAttend(ABC):
 
     room: torch.Tensor | None = None
     """Buffer that the QKV projection of each layer must write to, shape
-    ``[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]``; None if any buffer will do."""
+    ``[num_tokens, (num_heads + num_parts * num_kv_heads) * head_dim]``; None if any buffer will
+    do."""
 
     @abstractmethod
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
@@ -45,9 +46,10 @@ class RotatingAttend(ABC):
 
         Args:
             layer: which layer.
-            heads: queries, then keys, then values, contiguous, not rotated, shape
-                ``[num_tokens, num_heads + 2 * num_kv_heads, head_dim]``; overwritten.
+            heads: queries, then keys, then values unless these are the keys, contiguous, not
+                rotated, shape ``[num_tokens, num_heads + num_parts * num_kv_heads, head_dim]``;
+                overwritten.
 
         Returns:
-            Shape ``[num_tokens, num_heads * head_dim]``, valid until the next layer attends.
+            Shape ``[num_tokens, num_heads * out_dim]``, valid until the next layer attends.
         """

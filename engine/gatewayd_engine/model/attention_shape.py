@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+from gatewayd_hooks.resources import KvShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,11 @@ class AttentionShape:
         windows: per layer, the sliding window: how many of the latest positions a token attends
             to, itself included; 0 for all.
         values_are_keys: whether the keys serve as values as well, as in latent attention.
+        chunked: whether windows are fixed: a token attends to positions of its own chunk, which
+            begins at a multiple of the window.
+        value_dim: leading numbers of a key that are needed of its value. ``Attend`` returns all
+            ``head_dim`` of them nevertheless, and a ``RotatingAttend`` only these; rotated are the
+            others. 0 for ``head_dim``.
     """
 
     num_layers: int
@@ -29,6 +36,18 @@ class AttentionShape:
     softcap: float | None
     windows: tuple[int, ...]
     values_are_keys: bool = False
+    chunked: bool = False
+    value_dim: int = 0
+
+    @property
+    def kv_shape(self) -> KvShape:
+        """What plugins know of it."""
+        return KvShape(**{each.name: getattr(self, each.name) for each in fields(KvShape)})
+
+    @property
+    def out_dim(self) -> int:
+        """Numbers of each head that a ``RotatingAttend`` returns."""
+        return self.value_dim or self.head_dim
 
     @property
     def num_parts(self) -> int:

@@ -45,6 +45,10 @@ class HeadProduct(BatchInvariantMode):
         """Size of the matrices in bytes."""
         return self._weight.nbytes
 
+    def into(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Map ``[n, heads, in]`` into ``out``, ``[n, heads, out]``, whose numbers are adjacent."""
+        torch.bmm(x.transpose(0, 1), self._weight, out=out.transpose(0, 1))
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, heads, in]`` to ``[n, heads, out]``, a view."""
         by_head = x.transpose(0, 1)
@@ -101,13 +105,11 @@ class LatentAttention:
         """See ``LayerAttention``.
 
         Raises:
-            TypeError: ``attend`` rotates, but no kernel rotates a part of a head only.
+            TypeError: neither this nor ``attend`` would rotate.
         """
-        rotation = of.rotation
-        if rotation is None or isinstance(attend, RotatingAttend):
-            raise TypeError("latent attention is rotated by the model")
-        sizes, num_tokens = self._sizes, x.shape[0]
-        joined = self.entry(x)
+        # The input may be in a form that only the first matrix reads.
+        sizes, joined = self._sizes, self.entry(x)
+        num_tokens = joined.shape[0]
         split = joined.shape[1] - sizes.record_dim
         query, latent, shared = torch.split_with_sizes(
             joined, (split, sizes.rank, sizes.rope_dim), 1
@@ -116,13 +118,46 @@ class LatentAttention:
             query = self.queries(query)
         by_head = query.view(num_tokens, -1, sizes.key_dim)
         plain, rotated = torch.split_with_sizes(by_head, (sizes.nope_dim, sizes.rope_dim), 2)
-        heads = x.new_empty(num_tokens, plain.shape[1], sizes.record_dim)
+        if isinstance(attend, RotatingAttend):
+            return self._on_device(plain, rotated, latent, shared, attend)
+        if of.rotation is None:
+            raise TypeError("latent attention is given no rotation, and attention rotates nothing")
+        heads = joined.new_empty(num_tokens, plain.shape[1], sizes.record_dim)
         heads[..., : sizes.rank] = self.keys(plain)
         heads[..., sizes.rank :] = rotated
-        record = x.new_empty(num_tokens, 1, sizes.record_dim)
+        record = joined.new_empty(num_tokens, 1, sizes.record_dim)
         record[:, 0, : sizes.rank] = self.norm(latent)
         record[:, 0, sizes.rank :] = shared
         for each in (heads, record):
-            self._rotary.rotate(self._rotary.view(each[..., sizes.rank :]), rotation)
+            self._rotary.rotate(self._rotary.view(each[..., sizes.rank :]), of.rotation)
         attended = attend(self._index, heads, record).view(heads.shape)
         return self.values(attended[..., : sizes.rank]).flatten(1)
+
+    def _on_device(
+        self,
+        plain: torch.Tensor,
+        rotated: torch.Tensor,
+        latent: torch.Tensor,
+        shared: torch.Tensor,
+        attend: RotatingAttend,
+    ) -> torch.Tensor:
+        """Attend with fused rotary embedding; products write where they are read.
+
+        Args:
+            plain: part of the queries that is not rotated, ``[num_tokens, heads, nope_dim]``.
+            rotated: the other part, not yet rotated, ``[num_tokens, heads, rope_dim]``.
+            latent: KV latents before their norm, ``[num_tokens, rank]``.
+            shared: shared keys, not yet rotated, ``[num_tokens, rope_dim]``.
+            attend: attention of this step.
+        """
+        sizes, (num_tokens, num_heads) = self._sizes, plain.shape[:2]
+        shape, room = (num_tokens, num_heads + 1, sizes.record_dim), attend.room
+        heads = plain.new_empty(shape) if room is None else room.view(shape)
+        self.keys.into(plain, heads[:, :num_heads, : sizes.rank])
+        heads[:, :num_heads, sizes.rank :] = rotated
+        heads[:, num_heads, : sizes.rank] = self.norm(latent)
+        heads[:, num_heads, sizes.rank :] = shared
+        attended = attend(self._index, heads).view(num_tokens, num_heads, -1)
+        out = plain.new_empty(num_tokens, num_heads, sizes.value_dim)
+        self.values.into(attended, out)
+        return out.flatten(1)

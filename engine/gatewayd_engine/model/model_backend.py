@@ -73,11 +73,6 @@ def choose_backend(
 
 def _native(config: EngineConfig) -> ModelSpec:
     spec = read_spec(Path(config.model), config.max_model_len)
-    if spec.latent is not None and config.device != "cpu":
-        raise UnsupportedModel(
-            f"{spec.architecture} is not supported on device {config.device}: native has latent"
-            f" attention on a CPU only, model backend {FALLBACK} on a GPU as well"
-        )
     _check_sinks(config, spec.architecture, has_sinks=spec.family.has_sinks)
     return spec
 
@@ -129,13 +124,11 @@ def _check_sinks(config: EngineConfig, architecture: str, *, has_sinks: bool) ->
     """Refuse attention sinks where no attention computes them.
 
     Raises:
-        EngineConfigError: the model has sinks, and the configuration has another device, or a
-            compression.
+        EngineConfigError: the model has sinks, and the configuration a compression.
     """
-    if has_sinks and (config.device != "cpu" or config.kv_compression is not None):
+    if has_sinks and config.kv_compression is not None:
         raise EngineConfigError(
-            f"{architecture} has attention sinks, which are served on a CPU and without"
-            " [kv_compression] only"
+            f"{architecture} has attention sinks, which are served without [kv_compression] only"
         )
 
 

@@ -14,7 +14,7 @@ from gatewayd_engine.model.router import Router, SharedGate
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.kernels.experts.base import Visits
+    from gatewayd_engine.kernels.experts.base import ClampedAct, Visits
     from gatewayd_engine.kernels.quantized.base import Activation
     from gatewayd_engine.model.decoder import Mlp
     from gatewayd_engine.model.linears.expert_stacks import Stack
@@ -79,14 +79,14 @@ class GroupedExperts:
         router: of the layer.
         gate_up: fused gate and up projections of all experts, gate rows first.
         down: down projections of all experts.
-        act: activation function of the gates.
+        act: activation of the gates.
         kernels: of the device.
     """
 
     _router: Router
     _gate_up: Stack
     _down: Stack
-    _act: Activation
+    _act: Activation | ClampedAct
     _kernels: Kernels
     entry = None
 

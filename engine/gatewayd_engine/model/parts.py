@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from gatewayd_engine.kernels.experts.base import ClampedAct
 from gatewayd_engine.model.layers import Gated, HeadNorm, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate as Fused
@@ -108,7 +109,7 @@ class ExpertParts:
         return Stack(first, experts, rows, columns, self._kernels)
 
     def mixture(
-        self, router: Router, gate_up: Stack, down: Stack, name: str, dtype: torch.dtype
+        self, router: Router, gate_up: Stack, down: Stack, act: str | ClampedAct, dtype: torch.dtype
     ) -> GroupedExperts:
         """Make the experts of a layer and compile their kernels.
 
@@ -116,10 +117,11 @@ class ExpertParts:
             router: of the layer.
             gate_up: with all experts set.
             down: with all experts set.
-            name: of the activation function, as in ``ModelSpec``.
+            act: name of the activation function, as in ``ModelSpec``, or a clamped one.
             dtype: of activations.
         """
-        made = GroupedExperts(router, gate_up, down, cast("Activation", name), self._kernels)
+        named = act if isinstance(act, ClampedAct) else cast("Activation", act)
+        made = GroupedExperts(router, gate_up, down, named, self._kernels)
         # Block sizes depend on the number of tokens, and warm-up steps cover few of them.
         kind = (gate_up.kind, down.kind, router.routing)
         if kind not in self._compiled:

@@ -177,7 +177,9 @@ class PluginModel:
         self.rounds_inputs = self.device.type == "cpu" and any(
             one.rounds_inputs for one in weights.packed
         )
-        self.sinks: Sequence[torch.Tensor] | None = loaded.sinks
+        self.sinks: Sequence[torch.Tensor] | None = None
+        if loaded.sinks is not None:
+            self.sinks = [scores.float() for scores in loaded.sinks]
         self._loaded = loaded
 
     def rotation_tables(self) -> Sequence[torch.Tensor]:

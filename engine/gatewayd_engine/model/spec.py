@@ -105,6 +105,8 @@ class ModelSpec:
             softcap=self.attention_softcap,
             windows=self.windows,
             values_are_keys=self.latent is not None,
+            chunked=self.family.windows == "rotated",
+            value_dim=0 if self.latent is None else self.latent.rank,
         )
 
 
@@ -141,10 +143,6 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     else:
         num_kv_heads, head_dim = 1, latent.record_dim
         rope = read_rope(config, family, latent.rope_dim, max_model_len)
-    if family.chunk is not None:
-        # Within its first chunk, a token attends to all positions before it.
-        chunk = config.optional_size("attention_chunk_size", family.chunk) or rope.max_len
-        rope = replace(rope, max_len=min(rope.max_len, chunk))
     if (max_model_len or rope.max_len) > MOST_CONTEXT:
         raise SpecError(
             f"{config.where}: a context of {max_model_len or rope.max_len} tokens is above"
@@ -156,7 +154,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         )
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     rotated = read_rotated(config, family, num_layers)
-    windows = read_windows(config, family, rotated)
+    windows = read_windows(config, family, rotated, max_model_len or rope.max_len)
     # Gemma scales scores by another number than the size of a head.
     scalar = float(head_dim)
     if family.query_scalar is not None:

@@ -1,11 +1,11 @@
 """Sandbox of this process: drops access to files, other processes and sockets. Linux only.
 
-Landlock leaves read access to the listed files and denies all other reads and every write; with a
-recent kernel also signals to processes outside of the sandbox, and their memory and environment. A
-seccomp filter denies sockets, changes of files that cannot be opened (modes, times, attributes),
-limits and priorities of other processes, and what Landlock of an older kernel does not cover. Both
-apply to threads and children that start later and are irrevocable: call it before a library starts
-a thread.
+Landlock leaves read access to the listed files, write access to the listed folders, and denies all
+other reads and writes; with a recent kernel also signals to processes outside of the sandbox, and
+their memory and environment. A seccomp filter denies sockets, or those of this machine alone,
+changes of files that cannot be opened (modes, times, attributes), limits and priorities of other
+processes, and what Landlock of an older kernel does not cover. Both apply to threads and children
+that start later and are irrevocable: call it before a library starts a thread.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ctypes
 import errno
 import os
 import platform
+import socket
 import stat
 import struct
 import sys
@@ -27,7 +28,9 @@ _VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
 """Number of file access rights, by the Landlock ABI version that introduced them."""
-_TCP, _SIGNALS_AND_NAMES = 0b11, 0b11
+_WRITE = sum(1 << bit for bit in (1, 2, 3, 4, 5, 7, 8, 12, 13, 14))
+"""Reading, writing, making and removing files, folders and symbolic links; no devices, sockets."""
+_BIND, _TCP, _SIGNALS_AND_NAMES = 0b01, 0b11, 0b11
 
 _SYSTEM = (
     *("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/passwd"),
@@ -37,7 +40,7 @@ _SYSTEM = (
 _AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED: Final = {
     "x86_64": (
-        *(41, 42, 101, 310, 311),  # socket, connect, ptrace, process_vm_readv, process_vm_writev
+        *(101, 310, 311),  # ptrace, process_vm_readv, process_vm_writev
         *(142, 144, 203, 314, 251),  # sched_set{param,scheduler,affinity,attr}, ioprio_set
         *(90, 91, 268, 92, 93, 94, 260),  # chmod, fchmod, fchmodat, chown, fchown, lchown, fchownat
         *(132, 235, 261, 280),  # utime, utimes, futimesat, utimensat
@@ -45,7 +48,7 @@ _REFUSED: Final = {
         *(256, 279),  # migrate_pages, move_pages
     ),
     "aarch64": (
-        *(198, 203, 117, 270, 271),
+        *(117, 270, 271),
         *(118, 119, 122, 274, 30),
         *(52, 53, 54, 55),  # fchmod, fchmodat, fchownat, fchown
         88,  # utimensat
@@ -53,6 +56,8 @@ _REFUSED: Final = {
         *(238, 239),
     ),
 }
+_SOCKETS: Final = {"x86_64": (41, 42), "aarch64": (198, 203)}
+"""socket, connect."""
 _EVERYWHERE: Final = (425, 438, 452, 463, 466, 469)
 """io_uring_setup, which bypasses seccomp, pidfd_getfd, fchmodat2, setxattrat,
 removexattrat, file_setattr."""
@@ -73,6 +78,8 @@ _TRUNCATE: Final = {"x86_64": 76, "aarch64": 45}
 _SIGNALS_SINCE, _TRUNCATE_SINCE = 6, 3
 """Landlock ABI versions that deny these."""
 _X32 = 0x40000000
+_DIGESTS = (40, 64)
+"""Hexadecimal digits of a content's name in a Hugging Face cache: git's, SHA-256's or Xet's."""
 
 
 class _Argument(NamedTuple):
@@ -91,27 +98,53 @@ class SandboxFailed(Exception):
     """The system supports the mechanism, but applying it failed; the message says why."""
 
 
+def installation() -> list[str]:
+    """Return the paths that Python needs for imports in this environment."""
+    found = [*_SYSTEM, sys.prefix, sys.base_prefix, *sys.path]
+    found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    # The empty entry of ``sys.path`` is the working folder.
+    return _allowed(found)
+
+
 def readable(folder: str) -> list[str]:
-    """Return the paths that Python needs for imports in this environment, and a checkpoint's.
+    """Return the paths of ``installation``, and a checkpoint's.
 
     Args:
         folder: of the checkpoint. Targets of symbolic links in it are included only if they are
-            in the Hugging Face cache that contains the folder, or world-readable: a malicious
-            checkpoint may link to any file of this user.
+            contents of a Hugging Face cache, or world-readable: a malicious checkpoint may link to
+            any file of this user.
     """
-    found = [*_SYSTEM, sys.prefix, sys.base_prefix, *sys.path, folder]
-    found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    found = [*installation(), folder]
     if os.path.isdir(folder):
+        snapshot = os.path.realpath(folder)
         targets = [os.path.realpath(entry.path) for entry in os.scandir(folder)]
-        blobs = _blobs_of(os.path.realpath(folder))
         found += [
             path
             for path in targets
-            if os.path.isfile(path) and (os.path.dirname(path) == blobs or _is_public(path))
+            if os.path.isfile(path) and (_is_content(path, snapshot) or _is_public(path))
         ]
-    # The empty entry of ``sys.path`` is the working folder; a rule for ``/`` would allow
-    # everything.
-    return [path for path in dict.fromkeys(found) if path.strip("/") and os.path.isabs(path)]
+    return _allowed(found)
+
+
+def _allowed(paths: Iterable[str]) -> list[str]:
+    """Leave out relative paths and ``/``: a rule for that would allow everything."""
+    return [path for path in dict.fromkeys(paths) if path.strip("/") and os.path.isabs(path)]
+
+
+def _is_content(path: str, folder: str) -> bool:
+    """Whether a file is a content of the Hugging Face cache that contains a snapshot's folder.
+
+    It is in ``MODEL/blobs``, or has a content's name and is elsewhere, as with tools that share
+    contents between models, stores or users.
+    """
+    blobs = _blobs_of(folder)
+    return blobs is not None and (os.path.dirname(path) == blobs or has_content_name(path))
+
+
+def has_content_name(path: str) -> bool:
+    """Whether a file is named by a digest, as a cache's contents are, and secrets are not."""
+    name = os.path.basename(path)
+    return len(name) in _DIGESTS and set(name) <= set("0123456789abcdef")
 
 
 def _blobs_of(folder: str) -> str | None:
@@ -133,11 +166,16 @@ def _is_public(path: str) -> bool:
     return True
 
 
-def confine(paths: Iterable[str]) -> None:
+def confine(
+    paths: Iterable[str], *, writable: Iterable[str] = (), has_network: bool = False
+) -> None:
     """Restrict this process to reading these files and folders, without sockets.
 
     Args:
-        paths: absolute; missing ones are skipped.
+        paths: absolute; missing ones and ``/`` are skipped.
+        writable: folders that may also be changed; missing ones are skipped.
+        has_network: whether it may connect to other machines. Sockets of this one, such as the
+            daemon's for administration, are denied all the same.
 
     Raises:
         SandboxUnavailable: the system lacks a mechanism; the others are in force.
@@ -152,8 +190,8 @@ def confine(paths: Iterable[str]) -> None:
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     lacks = []
     for apply in (
-        partial(_filter_calls, libc, version),
-        partial(_restrict_files, libc, version, paths),
+        partial(_filter_calls, libc, version, has_network=has_network),
+        partial(_restrict_files, libc, version, _allowed(paths), writable, has_network=has_network),
     ):
         try:
             apply()
@@ -163,16 +201,25 @@ def confine(paths: Iterable[str]) -> None:
         raise SandboxUnavailable(", and ".join(lacks))
 
 
-def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
+def _restrict_files(
+    libc: ctypes.CDLL,
+    version: int,
+    paths: Iterable[str],
+    writable: Iterable[str],
+    *,
+    has_network: bool,
+) -> None:
     """Restrict file access with Landlock rules."""
     if version < 1:
         raise SandboxUnavailable("the kernel has no Landlock")
     # Each version adds the next bits. A right that is handled and not granted by a rule is denied.
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
+    files = (1 << num_rights) - 1
+    network = _BIND if has_network else _TCP
     handled = struct.pack(
         "QQQ",
-        (1 << num_rights) - 1,
-        _TCP if version >= 4 else 0,
+        files,
+        network if version >= 4 else 0,
         _SIGNALS_AND_NAMES if version >= 6 else 0,
     )
     # Fields were added to the struct: network rights by version 4, scopes by version 6.
@@ -182,22 +229,24 @@ def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> No
         raise _failed("Landlock")
     try:
         for path in paths:
-            _allow(libc, ruleset, path)
+            _allow(libc, ruleset, path, _EXECUTE | _READ_FILE | _READ_DIR)
+        for path in writable:
+            _allow(libc, ruleset, path, files & _WRITE)
         if libc.syscall(_RESTRICT, ruleset, 0):
             raise _failed("Landlock")
     finally:
         os.close(ruleset)
 
 
-def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
+def _allow(libc: ctypes.CDLL, ruleset: int, path: str, rights: int) -> None:
     try:
         opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
         # Rules for files must not include rights of folders.
-        is_folder = stat.S_ISDIR(os.fstat(opened).st_mode)
-        rights = _EXECUTE | _READ_FILE | (_READ_DIR if is_folder else 0)
+        if not stat.S_ISDIR(os.fstat(opened).st_mode):
+            rights &= _EXECUTE | _READ_FILE
         rule = struct.pack("=Qi", rights, opened)
         if libc.syscall(_ADD, ruleset, _PATH_BENEATH, rule, 0):
             raise _failed(f"Landlock, {path}")
@@ -205,7 +254,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
         os.close(opened)
 
 
-def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
+def _filter_calls(libc: ctypes.CDLL, landlock: int, *, has_network: bool = False) -> None:
     """Install the seccomp filter: EPERM for denied calls, foreign architectures and x32."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
@@ -214,7 +263,7 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
     libc.prctl(_PR_SET_SECCOMP, 2, None, 0, 0)
     if ctypes.get_errno() != errno.EFAULT:
         raise SandboxUnavailable("the kernel has no seccomp filters")
-    code = _program(machine, landlock, os.getpid())
+    code = _program(machine, landlock, os.getpid(), has_network=has_network)
     # Referenced until the call has returned: the address alone does not keep it alive.
     held = ctypes.create_string_buffer(code)
     # ``struct sock_fprog``: number of instructions and their address, with native padding.
@@ -227,13 +276,17 @@ def _failed(what: str) -> SandboxFailed:
     return SandboxFailed(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def _program(machine: str, landlock: int, pid: int) -> bytes:
+def _program(machine: str, landlock: int, pid: int, *, has_network: bool = False) -> bytes:
     """Build the BPF program; it compares the low half of arguments, as the kernel does for int."""
     refused = [*_REFUSED[machine], *_EVERYWHERE]
     judged = [
         (number, [_Argument(place, (value,), True) for place, value in enumerate(values)])
         for number, values in _ON_ITSELF[machine]
     ]
+    if has_network:
+        judged.append((_SOCKETS[machine][0], [_Argument(0, (socket.AF_UNIX,), False)]))
+    else:
+        refused += _SOCKETS[machine]
     if landlock < _SIGNALS_SINCE:
         to_a_process, to_any, fcntl = _SIGNALS[machine]
         refused += [*to_any, _PIDFD_SEND_SIGNAL]

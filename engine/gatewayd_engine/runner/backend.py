@@ -296,6 +296,7 @@ class DeviceBackend:
             max_len=rows.tokens.shape[1],
             shares_prefixes=self._config.cascade_attention,
             tuning=self._tuning,
+            sinks=decoder.sinks,
         )
         runner = DeviceRunner(
             decoder,

@@ -119,20 +119,9 @@ def load_draft_model(
 
     Raises:
         SpecError, LoadError: the checkpoint cannot be used.
-        ValueError: there is not even memory for one page per row, or its attention has no kernels
-            for the device.
+        ValueError: there is not even memory for one page per row.
     """
     spec = read_spec(Path(folder), None)
-    if spec.latent is not None and device != "cpu":
-        raise ValueError(
-            f"the draft model in {folder}, {spec.architecture}, has latent attention, which is"
-            f" computed on a CPU only, not on device {device}; choose another draft model"
-        )
-    if spec.family.has_sinks and device != "cpu":
-        raise ValueError(
-            f"the draft model in {folder}, {spec.architecture}, has attention sinks, which are"
-            f" computed on a CPU only, not on device {device}; choose another draft model"
-        )
     length = min(spec.max_model_len, max_model_len)
     if memory is None:
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from gatewayd.admin.overrides import records
+from gatewayd.admin.overrides.model_overrides import SECTION
 from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.overrides.sections import value_of, with_value
 from gatewayd.config.chosen_strategies import hidden_settings
@@ -46,7 +47,7 @@ class Overrides:
                 section=change.section.removeprefix(prefix)
             )
             for change in changes
-            if change.section.startswith(prefix or _OF_MODELS) is bool(prefix)
+            if change.section.startswith(prefix or (_OF_MODELS, SECTION)) is bool(prefix)
         }
         self._write = write
         self._now = now

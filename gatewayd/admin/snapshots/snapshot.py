@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -42,7 +42,7 @@ class Sources:
     Attributes:
         url: base URL for clients.
         model: name of the model for clients.
-        models: names of all models.
+        models: returns the names of all models.
         fleet: the engines.
         control: strategies and limits.
         registry: metrics of ``/metrics``.
@@ -55,7 +55,7 @@ class Sources:
 
     url: str
     model: str
-    models: Sequence[str]
+    models: Callable[[], Sequence[str]]
     fleet: EngineFleet
     control: Control
     registry: CollectorRegistry
@@ -148,7 +148,7 @@ class Snapshots:
             pid=os.getpid(),
             url=sources.url,
             model=sources.model,
-            models=list(sources.models),
+            models=list(sources.models()),
             state=state_of(
                 fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
             ),

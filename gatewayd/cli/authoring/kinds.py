@@ -144,6 +144,12 @@ KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
             "crowd", 32, 1, "Sequences at which a replica counts as full for batch requests."
         ),
     ),
+    Kind.RESIDENCY: KindTemplate(
+        "residency",
+        "Residency",
+        "Unloads the least recently used of the models that have few requests.",
+        TemplateSetting("rare", 100, 1, "Requests below which a model is unloaded before others."),
+    ),
     Kind.EXECUTOR: KindTemplate(
         "exec",
         "Executor",

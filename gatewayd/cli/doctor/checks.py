@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 from gatewayd.cli.doctor.finding import Finding
-from gatewayd.cli.doctor.weights import expected_bytes, files_of_weights
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.strategies import NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
+from gatewayd.engines.replicas.weight_bytes import expected_bytes, files_of_weights
 
 _MIN_PYTHON = (3, 11)
 _GIB = 1 << 30

@@ -67,11 +67,11 @@ def sqlite(config: Config) -> Finding:
 
 
 def confinement(config: Config) -> Finding:
-    """Check in a child process that grammar checkers can be sandboxed."""
-    if config.guide.strategy == NONE:
-        return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
+    """Check in a child process that pulls of models and grammar checkers can be sandboxed."""
+    has_guide = config.guide.strategy != NONE
+    which = "grammar checkers and pulls" if has_guide else "pulls"
     try:
-        folder = str(model_folder(config))
+        folder = str(model_folder(config)) if has_guide else children.FOLDER
         command = children.python("-m", "gatewayd_engine.process.sandbox", folder)
         done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -79,11 +79,11 @@ def confinement(config: Config) -> Finding:
     # The last line of a traceback is its error.
     why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])
     if done.returncode == 0:
-        return Finding("confinement", "ok", "grammar checkers are restricted to their own files")
+        return Finding("confinement", "ok", f"{which} are restricted to their own files")
     if done.returncode == _LACKING:
-        text = f"{why}: grammar checkers can access what the daemon can"
+        text = f"{why}: {which} can access what the daemon can"
         return Finding("confinement", "warning", text)
-    text = f"{why}: requests with grammars are refused"
+    text = f"{why}: {'requests with grammars, and pulls,' if has_guide else which} are refused"
     return Finding("confinement", "failure", text)
 
 

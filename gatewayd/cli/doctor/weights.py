@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewayd.cli.doctor.finding import Finding
-from gatewayd.config.strategies import AUTO, NATIVE, NONE
+from gatewayd.config.strategies import AUTO, NATIVE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
+from gatewayd.engines.replicas.weight_bytes import files_of_weights, method_of
 from gatewayd_engine.model.gguf.files import has_gguf
-from gatewayd_engine.model.loading.layout import layout
-from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.loading.safetensors_headers import read_header
 from gatewayd_engine.model.loading.shards import weight_files
-from gatewayd_engine.model.spec import ModelSpec, SpecError, UnsupportedModel, read_spec
+from gatewayd_engine.model.spec import ModelSpec, UnsupportedModel, read_spec
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.quantization import Announcement
+    pass
 
 _GIB = 1 << 30
 
@@ -67,33 +66,6 @@ def _spec(config: Config, folder: Path) -> ModelSpec | None:
         return None
 
 
-def files_of_weights(folder: Path) -> list[Path]:
-    """Return the weight files of a folder: safetensors, or GGUF if there are none."""
-    return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
-
-
-def expected_bytes(config: Config, device: str) -> int:
-    """Estimate the memory of the weights without reading them.
-
-    Floats are converted to the dtype of activations, and some quantizers dequantize to it as well.
-    For other quantized weights the size of the files is used.
-    """
-    try:
-        folder = model_folder(config)
-    except ValueError:
-        return 0  # reported by the check of the model
-    stored = sum(file.stat().st_size for file in files_of_weights(folder))
-    try:
-        spec = read_spec(folder, config.model.max_model_len)
-    except (SpecError, LoadError, OSError):
-        return stored
-    quantizer = _quantizer(config, spec)
-    if quantizer is not None and not _makes_floats(config, quantizer, device):
-        return stored
-    is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and device != "cpu")
-    return sum(map(prod, layout(spec).values())) * (2 if is_half else 4)
-
-
 def _problem(config: Config, spec: ModelSpec) -> str | None:
     """Return why the quantization is not supported, as an engine would report at startup."""
     announced = spec.quantization
@@ -101,37 +73,13 @@ def _problem(config: Config, spec: ModelSpec) -> str | None:
         return None
     method = str(announced.values.get("quant_method"))
     said, chosen = f"{announced.where}.quant_method is {method[:100]!r}", config.quantizer.strategy
-    name = _method(announced)
+    name = method_of(announced)
     installed = Catalog.installed().names(Kind.QUANTIZER)
     if name not in installed:
         return f"{said}, and no installed quantizer has that name; there are {', '.join(installed)}"
     if chosen not in (AUTO, name):
         return f"{said}, but [quantizer] strategy is {chosen}; set it to {AUTO}"
     return None
-
-
-def _quantizer(config: Config, spec: ModelSpec) -> str | None:
-    """Return the quantizer whose format the weights will have; None for floats."""
-    chosen = config.quantizer.strategy
-    if chosen not in (AUTO, NONE):
-        return chosen
-    return None if spec.quantization is None else _method(spec.quantization)
-
-
-def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
-    """Whether a quantizer's weights are stored as floats in memory."""
-    # As the built-in quantizers do; weights of others are taken to stay as they are stored.
-    if quantizer == "sparse24":
-        return device == "cpu"
-    if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):
-        # By default GGUF files stay quantized, and 8-bit floats become floats on a CPU.
-        return not config.quantizer.settings(quantizer).get("packed", quantizer == "gguf")
-    return False
-
-
-def _method(announced: Announcement) -> str:
-    """Return the name of the quantizer for a checkpoint's quantization method."""
-    return str(announced.values.get("quant_method")).lower().replace("-", "_")
 
 
 def _how(spec: ModelSpec, *, is_gguf: bool) -> str:

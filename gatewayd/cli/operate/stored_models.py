@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -30,6 +31,8 @@ from gatewayd.hub.reference import PREFIX, parse_reference
 from gatewayd.hub.store import path_of, store_folder
 from gatewayd.hub.store_locks import hold_served
 from gatewayd.hub.stored_models import delete_stored, list_stored
+
+_log = logging.getLogger(__name__)
 
 HubModel = Annotated[
     str,
@@ -64,6 +67,11 @@ def pull(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         reference = parse_reference(model)
+        from gatewayd.hub.pull_sandbox import confine_pull
+
+        # Before libraries start threads.
+        if lacking := confine_pull(reference.repo):
+            _log.warning("the pull can access what its user can: %s", lacking)
         # Late: huggingface's library takes a third of a second to import.
         from gatewayd.hub import pull as pulling
 
@@ -140,13 +148,15 @@ def delete(model: HubModel, config: ConfigFile = None) -> None:
     What a daemon is serving, or would serve by the configuration, is not deleted.
     """
     # Late: the rest needs nothing of engines.
+    from gatewayd.config.catalogue import model_configs
     from gatewayd.engines.replicas.launch import model_source
 
     configured = load_config(config).config
     try:
         reference = parse_reference(model)
-        with contextlib.suppress(HubError):  # not there, so nothing of it can be deleted
-            hold_served(model_source(configured))  # until the end of this process
+        for served in model_configs(configured):
+            with contextlib.suppress(HubError):  # not there, so nothing of it can be deleted
+                hold_served(model_source(served.config))  # until the end of this process
         freed = delete_stored(reference)
     except HubError as error:
         fail(str(error))

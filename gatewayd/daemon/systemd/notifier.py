@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
 from gatewayd.daemon.systemd import watchdog
@@ -39,14 +39,14 @@ class ServiceNotifier:
     """Reports the daemon's state to the service manager; called from the event loop only.
 
     Args:
-        models: names of the models, with their engines.
+        models: returns the names of the models, with their engines.
         progress: liveness checks.
         environ: the environment; None for the process's own.
     """
 
     def __init__(
         self,
-        models: Sequence[tuple[str, Fleet]],
+        models: Callable[[], Sequence[tuple[str, Fleet]]],
         progress: LivenessProgress,
         environ: Mapping[str, str] | None = None,
     ) -> None:
@@ -136,28 +136,29 @@ class ServiceNotifier:
             notify("\n".join(lines))
 
     def _sentence(self) -> str:
+        models = self._models()
         running = waiting = 0
         troubles: list[str] = []
-        for name, fleet in self._models:
+        for name, fleet in models:
             replicas = fleet.status()
             running += sum([one.stats.num_running for one in replicas])
             waiting += sum([one.stats.num_waiting for one in replicas]) + fleet.num_pending
             # The name tells engines apart only where there are several models.
-            engine = "engine" if len(self._models) == 1 else f"{name} engine"
+            engine = "engine" if len(models) == 1 else f"{name} engine"
             troubles += [
                 f"{engine} {one.index} {one.state.value}: {one.detail}"
                 for one in replicas
                 if one.state is not ReplicaState.READY
             ]
-        names = ", ".join([name for name, _ in self._models])
+        names = ", ".join([name for name, _ in models])
         if self._phase is _Phase.STOPPING:
             return self._failure or f"finishing {running + waiting} requests"
         if self._phase is _Phase.LOADING:
             return f"loading {names}; {'; '.join(troubles)}"
         shown = "; ".join([f"serving {names}, {running} running, {waiting} waiting", *troubles])
-        paused = [name for name, fleet in self._models if fleet.condition == "paused"]
+        paused = [name for name, fleet in models if fleet.condition == "paused"]
         if paused:
-            of = "" if len(self._models) == 1 else f" of {', '.join(paused)}"
+            of = "" if len(models) == 1 else f" of {', '.join(paused)}"
             shown += f"; admission{of} paused by an operator"
         if self._trouble:
             shown += f"; {self._trouble}"

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gatewayd.config.device_defaults import sizes
+from gatewayd.config.models import EMBEDDED
 from gatewayd.config.strategies import (
     AUTO,
     NONE,
@@ -27,9 +28,6 @@ from gatewayd_engine.model.tokenizer_files.conversion import with_tokenizer
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers import children
-
-EMBEDDED = "embedded:"
-"""Prefix of paths that name an embedded model."""
 
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InvalidRequest
+from gatewayd.http.openai.chat_prompt import most_counted
 from gatewayd.http.openai.completion_wire import CompletionWire
 from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
@@ -140,13 +141,13 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
 
 
 async def _prompts(text: TextModel, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
-    given = _each(request.prompt)
+    given, limit = _each(request.prompt), _truncation(request, model)
     # Before any is encoded: text that is certainly too long costs nothing.
     for one in given:
-        if isinstance(one, str):
-            text.check_length(one, model.max_model_len, "prompt")
-        else:
+        if not isinstance(one, str):
             check_ids(one, model.vocab_size, "prompt")
+        elif limit is None or len(one) > most_counted(model.max_model_len):
+            text.check_length(one, model.max_model_len, "prompt")
 
     def encode() -> list[_Prompt]:
         return [
@@ -156,11 +157,16 @@ async def _prompts(text: TextModel, request: CompletionRequest, model: ModelInfo
             for one in given
         ]
 
+    def truncated(prompt: _Prompt) -> _Prompt:
+        if limit is None or len(prompt.ids) <= limit:
+            return prompt
+        return _Prompt(prompt.ids[-limit:], None)
+
     size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
     prompts = await text.tokenizer.run_by_size(size, encode)
     if not all([prompt.ids for prompt in prompts]):
         raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
-    return prompts
+    return [truncated(prompt) for prompt in prompts]
 
 
 def _count(prompt: str | list[str] | list[int] | list[list[int]]) -> int:
@@ -174,6 +180,21 @@ def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str
     if isinstance(prompt[0], int):
         return [prompt]
     return prompt
+
+
+def _truncation(request: CompletionRequest, model: ModelInfo) -> int | None:
+    """Return the maximum number of tokens to which prompts are truncated; None for no truncation.
+
+    Raises:
+        InvalidRequest: it leaves no token for the answer, or for the prompt.
+    """
+    asked, most = request.truncate_prompt_tokens, model.max_model_len - 1
+    if asked == 0 or (asked or 0) > most:
+        raise InvalidRequest(
+            f"truncate_prompt_tokens is {asked}; it must be from 1 to {most}, or -1 for {most}",
+            param="truncate_prompt_tokens",
+        )
+    return most if asked == -1 else asked
 
 
 def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:

@@ -12,13 +12,15 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.openai.chat_wire import chat_logprobs
 from gatewayd.http.openai.large_answers import is_large, run_in_thread
-from gatewayd.http.openai.wire import Identity
+from gatewayd.http.openai.prompt_logprobs import pop_prompt_logprobs
+from gatewayd.http.openai.wire import Identity, local
+from gatewayd.http.protocols.answer_tokens import AnswerTokenReader
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.choice_types import RelayedToken, ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_hooks.parsing import Part
-from gatewayd_hooks.protocols import Delta, RequestRefusal, Timing, Usage
+from gatewayd_hooks.protocols import AnswerToken, Delta, RequestRefusal, Timing, Usage
 
 
 class ProtocolAnswer:
@@ -38,6 +40,7 @@ class ProtocolAnswer:
         "_open",
         "_ready",
         "_room",
+        "_texts",
         "_timing",
         "_tokenizer",
         "created",
@@ -69,6 +72,7 @@ class ProtocolAnswer:
         # A closed generation releases its choices, but their usage is read later.
         self._choices = self._open = tuple(generation.choices)
         self._ready: deque[Delta] = deque()
+        self._texts: dict[int, AnswerTokenReader] = {}
         self._room = room
         self._timing: Timing | None = None
         self._headers: list[Header] = []
@@ -94,10 +98,21 @@ class ProtocolAnswer:
             scored = self._collect()
             # `ready` was empty, so indices of `scored` are indices of its deltas.
             for at, tokens in enumerate(scored) if scored else ():
-                write = partial(chat_logprobs, self._tokenizer, tokens)
-                logprobs = await run_in_thread(write) if is_large(generation) else write()
-                ready[at] = ready[at]._replace(logprobs=logprobs)
+                write = partial(self._with_logprobs, ready[at], tokens)
+                ready[at] = await run_in_thread(write) if is_large(generation) else write()
         return ready.popleft()
+
+    def _with_logprobs(self, delta: Delta, scored: Sequence[ScoredToken | RelayedToken]) -> Delta:
+        logprobs = chat_logprobs(self._tokenizer, scored)
+        if not self._identity.with_ids:
+            return delta._replace(logprobs=logprobs)
+        texts = self._texts.get(delta.choice)
+        if texts is None:
+            reader = AnswerTokenReader(local(self._tokenizer))
+            texts = self._texts[delta.choice] = reader
+        # Upstreams are never asked for ids.
+        tokens = [one for one in scored if isinstance(one, ScoredToken)]
+        return delta._replace(logprobs=logprobs, tokens=texts.read(tokens))
 
     def _collect(self) -> list[Sequence[ScoredToken | RelayedToken]]:
         """Collect deltas of all new output.
@@ -146,6 +161,16 @@ class ProtocolAnswer:
         spans = generation.timing
         total = generation.clock() - generation.work.arrival
         return Timing(spans.queue or 0.0, spans.prefill or 0.0, spans.decode or 0.0, total)
+
+    def pop_scored_prompt(self) -> Sequence[AnswerToken]:
+        """See ``ChatAnswer``."""
+        generation = self._generation
+        scored = pop_prompt_logprobs(generation, 0)
+        if not scored:
+            return []
+        return AnswerTokenReader(local(self._tokenizer)).read_prompt(
+            generation.work.requests[0].prompt, scored
+        )
 
     def headers(self) -> list[Header]:
         """Return the usual response headers, as of the time of the close."""

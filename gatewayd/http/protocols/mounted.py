@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from starlette.routing import Route, compile_path
 
 from gatewayd.errors import GatewayError
-from gatewayd.http.asgi import FormattedError, Scope
+from gatewayd.http.asgi import FormattedError, Receive, Scope, Send
 from gatewayd.http.protocols.answer import refusal_of
 from gatewayd.http.protocols.gateway import ServedGateway
 from gatewayd.http.protocols.route import MountedProtocol, ProtocolRoute, response_headers
+from gatewayd.http.rights import ProtocolEndpoint
 from gatewayd.http.schema.openapi import Operation
 from gatewayd.http.services import Services
 from gatewayd_hooks.host.errors import LoadFailed, PluginError, describe_error
@@ -59,31 +60,29 @@ class Protocols:
         Raises:
             PluginError: a path is already served; the message names both owners.
         """
-        owners = {route.path: _OURS for route in taken}
-        for path in owners:
-            self._owners.add(path, None)
-        found = []
+        owners: dict[str, dict[str, str]] = {}
+        for route in taken:
+            owners[route.path] = dict.fromkeys(_METHODS, _OURS)
+            self._owners.add(route.path, None)
+        apps: dict[str, dict[str, ProtocolRoute]] = {}
         for mount, routes in self._routes:
             for path, handlers in _by_path(routes).items():
-                for other, owner in owners.items():
-                    if owner != mount.name and overlap(path, other):
-                        raise PluginError(
-                            _plugin(mount),
-                            f"cannot serve {path}: {other} belongs to "
-                            + (owner if owner == _OURS else f"{Kind.PROTOCOL}.{owner}"),
-                        )
-                owners[path] = mount.name
-                self._owners.add(path, mount)
+                _check_conflicts(mount, path, handlers, owners)
+                owners.setdefault(path, {}).update(dict.fromkeys(handlers, mount.name))
+                self._owners.add(path, mount, handlers)
                 is_operators = any(one.is_operators for one in routes if one.path == path)
                 app = ProtocolRoute(
                     *(path, is_operators, mount, handlers, self._gateway, self._services)
                 )
-                found.append(Route(path, app, methods=list(handlers)))
-        return found
+                apps.setdefault(path, {}).update(dict.fromkeys(handlers, app))
+        return [
+            Route(path, _one(by_method), methods=list(by_method))
+            for path, by_method in apps.items()
+        ]
 
     def format_error(self, scope: Scope, error: GatewayError) -> FormattedError | None:
         """See ``request_middleware.ErrorFormatter``."""
-        mount = self._owners.of(scope["path"])
+        mount = self._owners.of(scope["path"], scope["method"])
         if mount is None:
             return None
         try:
@@ -123,6 +122,28 @@ class Protocols:
         return routes
 
 
+class SharedPath(ProtocolEndpoint):
+    """Route of a path whose methods are served by several protocols.
+
+    Args:
+        by_method: their routes.
+
+    Attributes:
+        label: in metrics.
+        is_operators: whether it is for the operator alone.
+    """
+
+    def __init__(self, by_method: Mapping[str, ProtocolRoute]) -> None:
+        self.label = next(iter(by_method.values())).label
+        self.is_operators = any(route.is_operators for route in by_method.values())
+        self._by_method = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; HEAD is a GET where no protocol has it."""
+        route = self._by_method.get(scope["method"]) or self._by_method["GET"]
+        await route(scope, receive, send)
+
+
 class PathOwners:
     """Owner of each path, including paths that do not exist.
 
@@ -131,12 +152,18 @@ class PathOwners:
 
     def __init__(self) -> None:
         self._exact: dict[str, MountedProtocol | None] = {}
+        self._methods: dict[tuple[str, str], MountedProtocol | None] = {}
         self._folders: dict[tuple[str, ...], MountedProtocol | None] = {}
         self._depth = 0
 
-    def add(self, path: str, owner: MountedProtocol | None) -> None:
-        """Add a route; the owner is None for the gateway's own."""
-        self._exact[path] = owner
+    def add(self, path: str, owner: MountedProtocol | None, methods: Iterable[str] = ()) -> None:
+        """Add a route; the owner is None for the gateway's own.
+
+        Other methods of a path that two protocols serve belong to the first one.
+        """
+        self._exact.setdefault(path, owner)
+        for method in methods:
+            self._methods[path, method] = owner
         parts = _literal(path)
         self._depth = max(self._depth, len(parts))
         for length in range(1, len(parts) + 1):
@@ -144,10 +171,10 @@ class PathOwners:
             if self._folders.setdefault(parts[:length], owner) is not owner:
                 self._folders[parts[:length]] = None
 
-    def of(self, path: str) -> MountedProtocol | None:
-        """Return the owner of a path; None for the gateway."""
+    def of(self, path: str, method: str = "GET") -> MountedProtocol | None:
+        """Return the owner of a method of a path; None for the gateway."""
         if path in self._exact:
-            return self._exact[path]
+            return self._methods.get((path, method), self._exact[path])
         # No folder has more than `_depth` segments.
         parts = tuple(path.split("/", self._depth + 1)[1 : self._depth + 1])
         for length in range(len(parts), 0, -1):
@@ -166,6 +193,36 @@ def overlap(one: str, other: str) -> bool:
         if mine != its and "{" not in mine and "{" not in its:
             return False
     return len(ours) == len(theirs)
+
+
+def _check_conflicts(
+    mount: MountedProtocol,
+    path: str,
+    methods: Iterable[str],
+    owners: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Compare a protocol's path with those served already.
+
+    Raises:
+        PluginError: a request might be for both; the message names both owners.
+    """
+    for other, by_method in owners.items():
+        if not overlap(path, other):
+            continue
+        shared = by_method if path != other else [one for one in methods if one in by_method]
+        for method in shared:
+            owner = by_method[method]
+            if owner != mount.name:
+                raise PluginError(
+                    _plugin(mount),
+                    f"cannot serve {path}: {other} belongs to "
+                    + (owner if owner == _OURS else f"{Kind.PROTOCOL}.{owner}"),
+                )
+
+
+def _one(by_method: Mapping[str, ProtocolRoute]) -> ProtocolRoute | SharedPath:
+    apps = list(dict.fromkeys(by_method.values()))
+    return apps[0] if len(apps) == 1 else SharedPath(by_method)
 
 
 def _by_path(routes: Sequence[OneMethod]) -> Mapping[str, Mapping[str, Handler]]:

@@ -9,7 +9,7 @@ from pydantic import Field
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 from gatewayd.http.schema.structured import StructuredTable
-from gatewayd_hooks.requests.fields import MAX_CHOICES, MAX_PROMPTS, NumLogprobs
+from gatewayd_hooks.requests.fields import MAX_CHOICES, MAX_INT, MAX_PROMPTS, NumLogprobs
 from gatewayd_hooks.requests.tables import Costs, OrNull, Unsupported
 
 DEFAULT_MAX_TOKENS = 16
@@ -45,4 +45,11 @@ class CompletionRequest(GenerationTable, StructuredTable):
     add_special_tokens: Annotated[
         bool, OrNull(), Field(description="Add special tokens such as BOS.")
     ] = True
+    truncate_prompt_tokens: Annotated[
+        Annotated[int, Field(ge=-1, le=MAX_INT)] | None,
+        Field(
+            description="Keep only this number of the last tokens of a longer prompt; -1: as many "
+            "as leave one for the answer. Default: longer prompts are refused."
+        ),
+    ] = None
     suffix: Annotated[Any, Unsupported("the model does not support infilling", (None, ""))] = None

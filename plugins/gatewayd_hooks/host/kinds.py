@@ -18,6 +18,7 @@ from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.quantization import QuantizerStrategy
+from gatewayd_hooks.residency import ResidencyStrategy
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -68,6 +69,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.ADMISSION: KindSpec("gatewayd_admissions", AdmissionStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
+    Kind.RESIDENCY: KindSpec("gatewayd_residencies", ResidencyStrategy),
     Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),
     Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),
     Kind.PROTOCOL: KindSpec("gatewayd_protocols", ProtocolStrategy),

@@ -32,6 +32,24 @@ class Timing(NamedTuple):
     total: float
 
 
+class AnswerToken(NamedTuple):
+    """Token of an answer or a prompt with its log-probability. New in 1.29.
+
+    Attributes:
+        id: of the token.
+        text: what it adds to the text; empty while a character is incomplete.
+        logprob: None for the first token of a prompt.
+        is_special: whether it is a special token, which the answer's text omits.
+        top: the most likely tokens at its position, best first; empty unless requested.
+    """
+
+    id: int
+    text: str
+    logprob: float | None
+    is_special: bool = False
+    top: Sequence[AnswerToken] = ()
+
+
 class Delta(NamedTuple):
     """New output of one choice.
 
@@ -41,6 +59,8 @@ class Delta(NamedTuple):
         finish_reason: ``stop``, ``length`` or ``tool_calls`` once it has ended.
         stop: the stop string that ended it, or None.
         logprobs: OpenAI's objects for the tokens of ``parts``; empty unless requested.
+        tokens: the same tokens with their ids, if ``return_token_ids`` is requested as well. New in
+            1.29.
     """
 
     choice: int
@@ -48,6 +68,7 @@ class Delta(NamedTuple):
     finish_reason: str | None = None
     stop: str | None = None
     logprobs: Sequence[dict[str, Any]] = ()
+    tokens: Sequence[AnswerToken] = ()
 
 
 class ChatAnswer(Protocol):
@@ -77,6 +98,13 @@ class ChatAnswer(Protocol):
     @property
     def timing(self) -> Timing:
         """Timing so far."""
+
+    def pop_scored_prompt(self) -> Sequence[AnswerToken]:
+        """Return the prompt's tokens once, if ``prompt_logprobs`` was requested.
+
+        Complete with the first output; empty for a failed answer, and when called again. New in
+        1.29.
+        """
 
     def close(self) -> None:
         """Cancel generation: the output is no longer read. May be repeated."""

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.protocols import (
+    AnswerToken,
     Delta,
     Embeddings,
     HttpRequest,
@@ -45,7 +46,12 @@ class FakeAnswer:
     """
 
     def __init__(
-        self, model: str, deltas: Sequence[Delta], usage: Usage, failure: RequestRefusal | None
+        self,
+        model: str,
+        deltas: Sequence[Delta],
+        usage: Usage,
+        failure: RequestRefusal | None,
+        prompt: Sequence[AnswerToken] = (),
     ) -> None:
         self.id = "chatcmpl-0123456789abcdef01234567"
         self.model = model
@@ -55,6 +61,7 @@ class FakeAnswer:
         self.num_closed = 0
         self._deltas = deltas
         self._failure = failure
+        self._prompt = prompt
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         """Yield the deltas, then raise the failure."""
@@ -62,6 +69,11 @@ class FakeAnswer:
             yield delta
         if self._failure is not None:
             raise self._failure
+
+    def pop_scored_prompt(self) -> Sequence[AnswerToken]:
+        """Return the configured tokens once."""
+        found, self._prompt = self._prompt, ()
+        return found
 
     def close(self) -> None:
         """Count the call."""
@@ -80,6 +92,7 @@ class FakeGateway:
         answers: answers returned, in order.
         stored: models of the store; a deleted one is removed from it.
         progress: of the next pulls.
+        prompt: scored tokens of the next prompts.
     """
 
     def __init__(self) -> None:
@@ -90,6 +103,7 @@ class FakeGateway:
         self.refusal: RequestRefusal | None = None
         self.failure: RequestRefusal | None = None
         self.deltas: Sequence[Delta] = ()
+        self.prompt: Sequence[AnswerToken] = ()
         self.bodies: list[Mapping[str, Any]] = []
         self.answers: list[FakeAnswer] = []
         self.stored: Sequence[StoredModel] = ()
@@ -159,5 +173,15 @@ class FakeGateway:
 
     def _answer(self, body: Mapping[str, Any]) -> FakeAnswer:
         model = self._check(body)
-        self.answers.append(FakeAnswer(model, self.deltas, self.usage, self.failure))
+        deltas = self.deltas
+        if body.get("return_token_ids") and body.get("logprobs") is not None:
+            deltas = [delta._replace(tokens=delta.tokens or _tokens(delta)) for delta in deltas]
+        prompt = () if body.get("prompt_logprobs") is None else self.prompt
+        self.answers.append(FakeAnswer(model, deltas, self.usage, self.failure, prompt))
         return self.answers[-1]
+
+
+def _tokens(delta: Delta) -> Sequence[AnswerToken]:
+    """Return one token for each text of a delta."""
+    texts = [part.text for part in delta.parts if isinstance(part, Text)]
+    return [AnswerToken(len(text), text, -0.5) for text in texts]

@@ -237,8 +237,10 @@ class DenseAttend:
             owner = torch.repeat_interleave(torch.tensor(self._lengths))
             is_other = owner[:, None] != owner[None]
         hidden = at > now
-        if shape.windows[layer]:
-            hidden = hidden | (at <= now - shape.windows[layer])
+        window = shape.windows[layer]
+        if window:
+            first = now // window * window if shape.chunked else now - window + 1
+            hidden = hidden | (at < first)
         if is_other is not None:
             hidden = hidden | is_other
         scores = scores.masked_fill(hidden, -torch.inf)

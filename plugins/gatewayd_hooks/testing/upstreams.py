@@ -163,13 +163,17 @@ class UpstreamConformance:
 
     def test_a_probe_tells_whether_it_serves(self) -> None:
         with self.opened() as upstream:
-            asyncio.run(upstream.probe(FakeUpstreamHttp([ScriptedResponse(b"{}")])))
+            asyncio.run(_probe(upstream, ScriptedResponse(b"{}")))
             with pytest.raises(UpstreamRefusal):
-                asyncio.run(upstream.probe(FakeUpstreamHttp([ScriptedResponse(b"", 503)])))
+                asyncio.run(_probe(upstream, ScriptedResponse(b"", 503)))
 
 
 def _response(recorded: RecordedAnswer) -> ScriptedResponse:
     return ScriptedResponse(recorded.body, content_type=recorded.content_type)
+
+
+async def _probe(upstream: UpstreamStrategy, response: ScriptedResponse) -> None:
+    await upstream.probe(FakeUpstreamHttp([response]))
 
 
 async def _read(

@@ -14,7 +14,7 @@ from tests.engine.attention import fake_flashinfer
 
 _MODULES = [
     f"gatewayd_engine.attention.flashinfer.{name}"
-    for name in ("wrappers", "ragged", "backend", "cascade")
+    for name in ("wrappers", "ragged", "backend", "cascade", "chunked")
 ]
 
 
@@ -26,10 +26,11 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(torch.cuda, "Event", fake_flashinfer.Event)
     for name in _MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    _, ragged, flash, cascade = [import_module(name) for name in _MODULES]
+    _, ragged, flash, cascade, chunked = [import_module(name) for name in _MODULES]
     yield SimpleNamespace(
         FlashAttention=flash.FlashAttention,
         CascadeAttention=cascade.CascadeAttention,
+        ChunkedAttention=chunked.ChunkedAttention,
         flash=flash,
         ragged=ragged,
         prefill_backend=flash.prefill_backend,

@@ -185,7 +185,7 @@ class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
         if indptr is None or indices is None or last is None:
             raise RuntimeError("not planned")
         one_each = torch.arange(len(last) + 1)
-        return self._run(q, paged_kv_cache, one_each, indptr, indices, last, out, return_lse)
+        return self._run(q, paged_kv_cache, one_each, indptr, indices, last, out, return_lse, lse)
 
 
 def fast_decode_plan(
@@ -336,7 +336,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
         use_fp16_softmax: bool | None = None,
         uses_spcompress: bool | None = None,
     ) -> Any:
-        return self._run(q, paged_kv_cache, *self._buffers, out, return_lse)
+        return self._run(q, paged_kv_cache, *self._buffers, out, return_lse, lse)
 
 
 def merge_state_in_place(

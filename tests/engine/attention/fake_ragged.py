@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tests.engine.attention.fake_wrapper import RUNS, Wrapper, host
+from tests.engine.attention.fake_wrapper import RUNS, Wrapper, host, lse_of
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
@@ -112,7 +112,7 @@ class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
             raise ValueError("queries, keys and values lie apart")
         if out is None:
             out = torch.empty(q.shape, dtype=q.dtype)
-        sums = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+        sums = lse_of(q, lse) if return_lse else None
         workspaces = (self._float_workspace_buffer, self._int_workspace_buffer, plan)
         self._cached_module.ragged_run(*workspaces, q, k, v, *self._buffers, out, sums)
         return (out, sums) if return_lse else out

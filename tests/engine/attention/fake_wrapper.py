@@ -52,6 +52,7 @@ class Wrapper:
         last_page_len: torch.Tensor,
         out: torch.Tensor | None,
         return_lse: bool,
+        lse: torch.Tensor | None = None,
     ) -> Any:
         """Check what is given, and hand on what launches."""
         plan = self._plan_info
@@ -70,11 +71,20 @@ class Wrapper:
             out = torch.empty(q.shape, dtype=q.dtype)
         if out.shape != q.shape or out.dtype != q.dtype:
             raise ValueError("out is not of the shape of the queries")
-        lse = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+        lse = lse_of(q, lse) if return_lse else None
         indptrs = (query_indptr, page_indptr, pages, last_page_len)
         workspaces = (self._float_workspace_buffer, self._int_workspace_buffer, plan)
         self._cached_module.paged_run(*workspaces, q, k, v, *indptrs, out, lse)
         return (out, lse) if return_lse else out
+
+
+def lse_of(q: torch.Tensor, given: torch.Tensor | None) -> torch.Tensor:
+    """Where the log-sum-exps of queries go."""
+    if given is None:
+        return torch.empty(q.shape[:2], dtype=torch.float32)
+    if given.shape != q.shape[:2] or given.dtype != torch.float32:
+        raise ValueError("lse is not of the shape of the queries' heads")
+    return given
 
 
 MODULE = SimpleNamespace(paged_run=paged_run, ragged_run=ragged_run)

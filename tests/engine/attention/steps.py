@@ -40,6 +40,7 @@ class Sequences:
         known: of each row, keys and values after rotation, shape
             ``[layers, tokens, 2 * kv_heads, head_dim]``.
         tables: pages of each row.
+        sinks: of each layer; None unless ``has_sinks``.
     """
 
     def __init__(
@@ -52,12 +53,17 @@ class Sequences:
         device: str = "cpu",
         seed: int = 0,
         element: torch.dtype | None = None,
+        has_sinks: bool = False,
     ) -> None:
         self.shape = shape
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
         per_row = -(-max_len // page_size)
         self.pool = KvPool(shape, rows * per_row, page_size, dtype, device, None, element)
+        self.sinks = None
+        if has_sinks:
+            sinks = [torch.randn(shape.num_heads, device=device) for _ in shape.windows]
+            self.sinks = [each.mul_(2.0) for each in sinks]
         # What nobody wrote must not matter.
         self.pool.data.copy_(torch.randn(self.pool.data.shape))
         self._on_device = guarded if device == "cpu" else self._uploaded
@@ -155,6 +161,7 @@ class Sequences:
             last_page_len=self._on_device(host.last_page_len.clone()),
             host=host,
             shared_pages=self._on_device(torch.tensor([shared_pages], dtype=torch.int32)),
+            query_indptr=self._on_device(host.query_indptr.clone()),
         )
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -209,9 +216,16 @@ class Sequences:
         at = torch.arange(len(kv), device=kv.device)
         now = at[len(kv) - len(query) :].unsqueeze(-1)
         hidden = at > now
-        if shape.windows[layer]:
-            hidden |= at <= now - shape.windows[layer]
-        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+        window = shape.windows[layer]
+        if window and shape.chunked:
+            hidden |= at // window != now // window
+        elif window:
+            hidden |= at <= now - window
+        scores = scores.masked_fill(hidden, -torch.inf)
+        if self.sinks is not None:
+            own = self.sinks[layer].double().view(-1, 1, 1).expand(-1, len(query), 1)
+            scores = torch.cat((scores, own), -1)
+        weights = torch.softmax(scores, -1)[..., : len(kv)]
         return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
 
     def check(

@@ -28,6 +28,17 @@ def test_steps_give_what_the_definition_gives(
         sequences.check(attention, some_counts(sequences))
 
 
+@pytest.mark.parametrize("windows", [(8, 0), (5, 40)])
+def test_layers_attend_within_chunks(windows: tuple[int, ...]) -> None:
+    shape = AttentionShape(2, 6, 2, 8, 0.3, None, windows, chunked=True)
+    sequences = Sequences(shape, seed=4)
+    attention = PagedAttention(sequences.shape, sequences.pool, sequences.append)
+    for row in range(5):
+        sequences.fill(row, [1, 7, 8, 39, 80][row])
+    for _ in range(14):
+        sequences.check(attention, some_counts(sequences))
+
+
 def test_padding_disturbs_nobody() -> None:
     sequences = Sequences(AttentionShape(1, 2, 1, 8, 0.3, None, (0,)))
     attention = PagedAttention(sequences.shape, sequences.pool, sequences.append)

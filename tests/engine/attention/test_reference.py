@@ -126,8 +126,11 @@ class Twin:
         at = torch.arange(len(kv))
         now = torch.arange(len(kv) - len(query), len(kv)).unsqueeze(-1)
         hidden = at > now
-        if shape.windows[layer]:
-            hidden |= at <= now - shape.windows[layer]
+        window = shape.windows[layer]
+        if window and shape.chunked:
+            hidden |= at // window != now // window
+        elif window:
+            hidden |= at <= now - window
         weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
         return torch.einsum("hqk,khd->qhd", weights, v)
 
@@ -169,6 +172,13 @@ def test_pages_give_what_dense_attention_gives(
 ) -> None:
     shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, windows)
     wander(Twin(shape, copy_bytes, seed=1), 36)
+
+
+@pytest.mark.parametrize("windows", [(0, 9), (16, 64)])
+@pytest.mark.parametrize("copy_bytes", [0, 1 << 26, 300_000])
+def test_layers_attend_within_chunks(windows: tuple[int, ...], copy_bytes: int) -> None:
+    shape = AttentionShape(2, 6, 2, 8, 0.3, None, windows, chunked=True)
+    wander(Twin(shape, copy_bytes, seed=6), 36)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])

@@ -251,20 +251,23 @@ def rope_append(
     element: torch.dtype | None = None,
     *,
     keeps_keys: bool = False,
+    first: int = 0,
 ) -> None:
-    heads = random(n, num_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
+    """With ``first``, keys serve as values."""
+    parts = 1 if first else 2
+    heads = random(n, num_heads + parts * kv_heads, dim, dtype=dtype, device=device)
     angles = torch.outer(torch.arange(n + 40.0), 1.0 / 100 ** torch.rand(rotary_dim // 2))
     table = torch.cat((angles.cos(), angles.sin()), 1).to(device)
     positions = torch.randperm(n + 40)[:n].to(device)
     num_pages = n // page_size + 3
     write = torch.randperm(num_pages * page_size)[:n].to(device)
-    pool = random(num_pages, 3, 2, page_size, kv_heads, dim, dtype=dtype, device=device)
+    pool = random(num_pages, 3, parts, page_size, kv_heads, dim, dtype=dtype, device=device)
     if element is not None:
         pool = pool.to(element)
         heads[0] *= 1e6  # beyond the largest of 8 bits
     mine, my_pool = heads.clone(), pool.clone()
-    TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads, keeps_keys)
-    kernels.rope_append(heads, table, positions, write, pool, 1, num_heads, keeps_keys)
+    TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads, keeps_keys, first)
+    kernels.rope_append(heads, table, positions, write, pool, 1, num_heads, keeps_keys, first)
     close(heads, mine)
     if element is None:
         close(pool, my_pool)
@@ -276,6 +279,18 @@ def rope_append(
         torch.testing.assert_close(pool.float(), my_pool.float(), rtol=0.26, atol=2**-9)
     kept = num_heads + (kv_heads if keeps_keys else 0)
     assert torch.equal(heads[:, kept:], mine[:, kept:])
+
+
+def scale_by_sinks(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, num_heads: int, dim: int
+) -> None:
+    out = random(n, num_heads, dim, dtype=dtype, device=device)
+    lse = random(n, num_heads, dtype=torch.float32, device=device, scale=4.0)
+    sinks = random(num_heads, dtype=torch.float32, device=device, scale=2.0)
+    mine = out.clone()
+    TWIN.scale_by_sinks(mine, lse, sinks)
+    kernels.scale_by_sinks(out, lse, sinks)
+    close(out, mine)
 
 
 def gather(

@@ -22,10 +22,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
+from gatewayd_engine.kernels.experts.base import ClampedAct
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
 from tests.engine.kernels import checks, expert_checks, verifying
 from tests.engine.kernels.blocked import block_mm
-from tests.engine.kernels.decoding import Case, Lines
+from tests.engine.kernels.decoding import Case, Chunks, Lines
 
 CAPABILITY = int(sys.argv[1])
 
@@ -150,7 +151,11 @@ def main() -> None:
     for kind, groups, lines in forms:
         of = {"groups": groups, "lines": lines, "dtype": half}
         launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)
+    for kind, groups in (("bfloat16", 1), ("symmetric", 2)):
+        act, of = ClampedAct(7.0, 1.702), {"groups": groups, "dtype": half, "has_bias": True}
+        launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, act, **of)
     kernels.launches_early = True
+    launch(checks.scale_by_sinks, half, 2, 8, 64)
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
     launch(checks.norm_mm, half, 2, 512, 256, None, False)
     launch(checks.norm_mm, half, 2, 512, 256, "silu", False)
@@ -158,12 +163,18 @@ def main() -> None:
     launch(checks.sample, half, 1, vocab)
     kernels.launches_early = False
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
+    launch(checks.rope_append, half, 2, 128, 1, 576, 64, first=512)
     for element in (torch.float8_e4m3fn, torch.float8_e5m2):
         launch(checks.rope_append, half, 2, 32, 8, 128, 128, 16, element)
     for case in _decoding(half):
         kernels.launches_early = not kernels.launches_early
         Lines(case, cpu).attended(kernels)
     kernels.launches_early = False
+    for case in _decoding(half):
+        if not case.value_dim or case.shared is not None:
+            continue
+        chunks = replace(case, width=64, counts=(64, 5), parents=None, shared=None, splits=1)
+        Chunks(chunks).attended(kernels, cpu)
     launch(checks.sample, full, 1, vocab)
     launch(verifying.slots, [1, 4], [0, 3], 4)
     for most in (2, 9, 64):
@@ -179,12 +190,16 @@ def main() -> None:
 def _decoding(half: torch.dtype) -> list[Case]:
     """Decode steps, of one query and of drafts in a row and in a tree."""
     llama = Case((250, 3), num_heads=32, kv_heads=8, dim=128, page_size=16, splits=32, dtype=half)
+    deepseek = replace(llama, num_heads=128, kv_heads=1, dim=576, value_dim=512)
     return [
         llama,
         replace(llama, splits=1, element=torch.float8_e4m3fn, has_sinks=True, window=128),
         replace(llama, num_heads=16, dim=256, softcap=50.0, width=5, counts=(5, 2), splits=3),
         replace(llama, splits=2, shared=(3, 32)),
+        deepseek,
+        replace(deepseek, splits=1, num_heads=16, width=3, element=torch.float8_e4m3fn),
         replace(llama, width=64, parents=(-1, *range(63)), splits=3, window=16),
+        replace(deepseek, splits=2, shared=(3, 32)),
     ]
 
 

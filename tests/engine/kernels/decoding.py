@@ -23,6 +23,7 @@ class Case:
         parents: of each query in a draft tree, by slot, -1 for none; None without one.
         shared: how many pages all lines begin with, and their parts; None for none. Lines that have
             fewer pages are padding.
+        value_dim: numbers of a key that are its value; 0 where values are of their own.
     """
 
     starts: tuple[int, ...]
@@ -34,12 +35,14 @@ class Case:
     dim: int = 16
     page_size: int = 4
     window: int = 0
+    chunked: bool = False
     softcap: float | None = None
     has_sinks: bool = False
     splits: int = 1
     shared: tuple[int, int] | None = None
     dtype: torch.dtype = torch.float32
     element: torch.dtype | None = None
+    value_dim: int = 0
 
     @property
     def real(self) -> tuple[int, ...]:
@@ -56,9 +59,12 @@ class Case:
                 way.append(query)
                 query = self.parents[query]
         # Nearest first, then all before the step.
-        apart = way.index(token - start) if token - start in way else len(way) - 1 + start - token
+        now = start + len(way) - 1
+        at = now - way.index(token - start) if token - start in way else token
         known = token < start or token - start in way
-        return known and (not self.window or apart < self.window)
+        if self.chunked and self.window:
+            return known and at // self.window == now // self.window
+        return known and (not self.window or now - at < self.window)
 
 
 class Lines:
@@ -83,7 +89,8 @@ class Lines:
         ).int()
         self.lengths = lengths
         # Two layers, of which the second is read.
-        shape = (total + 2, 2, 2, case.page_size, case.kv_heads, case.dim)
+        parts = 1 if case.value_dim else 2
+        shape = (total + 2, 2, parts, case.page_size, case.kv_heads, case.dim)
         pool = torch.randn(shape, generator=generator).to(case.dtype)
         self.pool = pool if case.element is None else pool.to(case.element)
         tokens = len(case.starts) * case.width
@@ -110,11 +117,11 @@ class Lines:
     def attended(self, kernels: Kernels, **others: Any) -> torch.Tensor:
         """What kernels make of it."""
         case, to = self.case, self.device
-        shape = (len(self.query), case.num_heads)
+        shape, dim = (len(self.query), case.num_heads), case.value_dim or case.dim
         # Rows of something wider, full of what must not be seen.
-        out = torch.full((*shape, case.dim + 8), torch.nan, dtype=case.dtype, device=to)
+        out = torch.full((*shape, dim + 8), torch.nan, dtype=case.dtype, device=to)
         count, shared_splits = case.shared or (0, 0)
-        size = scratch_size(*shape, case.dim, case.splits + shared_splits)
+        size = scratch_size(*shape, dim, case.splits + shared_splits)
         is_split = case.splits + shared_splits > 1
         scratch = torch.full((size,), torch.nan, device=to) if is_split else None
         if case.shared:
@@ -127,7 +134,7 @@ class Lines:
             self.page_indptr.to(to),
             self.pages.to(to),
             self.last.to(to),
-            out[..., : case.dim],
+            out[..., :dim],
             scale=0.3,
             softcap=case.softcap,
             window=case.window,
@@ -137,10 +144,11 @@ class Lines:
             ancestors=None if ancestors is None else ancestors.to(to),
             splits=case.splits,
             scratch=scratch,
+            chunked=case.chunked,
             **others,
         )
-        assert out[..., case.dim :].isnan().all()
-        return self._meant(out[..., : case.dim].cpu())
+        assert out[..., dim:].isnan().all()
+        return self._meant(out[..., :dim].cpu())
 
     def _meant(self, out: torch.Tensor) -> torch.Tensor:
         """Answers but for padding; where there is some, each line has one query."""
@@ -149,11 +157,13 @@ class Lines:
     def wanted(self) -> torch.Tensor:
         """The definition, one query, head and token at a time, float64."""
         case, group = self.case, self.case.num_heads // self.case.kv_heads
-        out = torch.zeros(self.query.shape, dtype=torch.float64)
+        dim = case.value_dim or case.dim
+        out = torch.zeros(*self.query.shape[:2], dim, dtype=torch.float64)
         pool = self.pool[:, 1].to(torch.float32).double()
         for line, (start, count) in enumerate(zip(case.starts, case.real, strict=True)):
             table = self.pages[int(self.page_indptr[line]) : int(self.page_indptr[line + 1])]
-            k, v = pool[table.long()].transpose(0, 1).flatten(1, 2)[:, : self.lengths[line]]
+            halves = pool[table.long()].transpose(0, 1).flatten(1, 2)[:, : self.lengths[line]]
+            k, v = halves[0], halves[-1, ..., :dim]
             for slot in range(count):
                 seen = [at for at in range(self.lengths[line]) if case.sees(slot, at, start)]
                 token = line * case.width + slot
@@ -168,6 +178,56 @@ class Lines:
                         total = torch.logaddexp(total, sink)
                     out[token, head] = torch.exp(scores - total) @ v[seen, head // group]
         return self._meant(out)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Sequences of a step of which those from ``first`` on have several tokens.
+
+    Attributes:
+        case: lengths before the step, and their queries.
+        first: sequences before the chunks.
+    """
+
+    case: Case
+    first: int = 0
+
+    def attended(self, kernels: Kernels, device: torch.device) -> torch.Tensor:
+        """What kernels make of it, ``[tokens, heads, value_dim]`` of the chunks alone."""
+        lines, case = Lines(self.case, device), self.case
+        counts = torch.tensor(case.counts)
+        indptr = torch.cat((torch.zeros(1), counts.cumsum(0))).int()
+        query = lines.query[self._real()].to(device)
+        out = torch.full((len(query), case.num_heads, case.value_dim or case.dim), 7.0)
+        out = out.to(device, case.dtype)
+        kernels.prompt_attention(
+            query,
+            lines.pool.to(device)[:, 1],
+            indptr.to(device),
+            lines.page_indptr.to(device),
+            lines.pages.to(device),
+            lines.last.to(device),
+            out,
+            scale=0.3,
+            softcap=case.softcap,
+            window=case.window,
+            sinks=None if lines.sinks is None else lines.sinks.to(device),
+            first=self.first,
+            most_queries=int(counts[self.first :].max()),
+        )
+        before = int(indptr[self.first])
+        assert (out[:before] == 7.0).all()
+        return out[before:].cpu()
+
+    def wanted(self) -> torch.Tensor:
+        """By the definition."""
+        before = sum(self.case.counts[: self.first])
+        return Lines(self.case, torch.device("cpu")).wanted()[self._real()][before:]
+
+    def _real(self) -> torch.Tensor:
+        """Which slots are queries."""
+        slots = torch.arange(self.case.width)
+        return (slots < torch.tensor(self.case.counts).unsqueeze(1)).flatten()
 
 
 def close(actual: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.experts.base import Form, RowCodes, Visits
+from gatewayd_engine.kernels.experts.base import ClampedAct, Form, RowCodes, Visits
 from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks
 from gatewayd_engine.kernels.quantized.packing import PackedWeight, unpack
@@ -103,10 +103,12 @@ def experts(
     num_experts: int,
     hidden: int,
     inner: int,
-    act: Activation = "silu",
+    act: Activation | ClampedAct = "silu",
     lines: int | None = None,
     groups: int = 1,
     dtype: torch.dtype = torch.float32,
+    *,
+    has_bias: bool = False,
 ) -> None:
     """Both products, and the sum; of what is in no visit's place, nothing is written."""
     n, top_k = chosen.shape
@@ -118,6 +120,11 @@ def experts(
     table = table._replace(order=table.order.masked_fill(empty, 0))
     first = stack(kernels, device, kind, num_experts, 2 * inner, hidden, groups).matrices
     second = stack(kernels, device, kind, num_experts, hidden, inner, groups).matrices
+    if has_bias:
+        first, second = (
+            each._replace(bias=random(num_experts, each.rows, dtype=dtype, device=device))
+            for each in (first, second)
+        )
     x = given(kind, random(n, hidden, dtype=dtype, device=device))
     mine, other = torch.full((2, n * top_k + 1, inner), 7.0, dtype=dtype, device=device)
     TWIN.expert_gates(x, first, table, act, mine[:-1])

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.experts import routing
-from gatewayd_engine.kernels.experts.base import LINES, Visits, block_lines, most_blocks, one_of
+from gatewayd_engine.kernels.experts.base import (
+    LINES,
+    ClampedAct,
+    Visits,
+    block_lines,
+    most_blocks,
+    one_of,
+)
 from gatewayd_engine.kernels.quantized.base import Activation
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.layers import ClampedGated
 from tests.engine.kernels import expert_checks
 from tests.engine.kernels.checks import random
 from tests.engine.kernels.expert_checks import CPU, stack
@@ -141,6 +149,35 @@ def test_packed_experts_multiply_as_by_the_twin(
     expert_checks.experts(
         kernels, device, chosen, kind, 5, 160, 32, "gelu", groups=groups, dtype=dtype
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("float32", torch.float32), ("bfloat16", torch.bfloat16), ("symmetric", torch.float32)],
+)
+def test_biases_are_added_and_clamped_gates_multiply_as_by_the_twin(
+    kernels: Kernels, device: torch.device, kind: str, dtype: torch.dtype
+) -> None:
+    """As of gpt-oss; so small a limit is reached by most."""
+    chosen = torch.cat((spread(4, 5, 2), SKEWED[:2]))
+    for act in (ClampedAct(0.5, 1.7), "silu"):
+        expert_checks.experts(
+            *(kernels, device, chosen, kind, 5, 160, 32, act), dtype=dtype, has_bias=True
+        )
+
+
+def test_the_twin_adds_biases_and_clamps_as_the_layer_on_a_cpu() -> None:
+    twin, chosen, act = TorchKernels(), spread(11, 5, 2).int(), ClampedAct(0.4, 1.3)
+    matrices = stack(twin, CPU, "float32", 5, 64, 128).matrices
+    matrices = matrices._replace(bias=torch.randn(5, 64))
+    assert matrices.bias is not None
+    x, out = torch.randn(11, 128), torch.empty(22, 32)
+    twin.expert_gates(x, matrices, twin.sort_visits(chosen, 5), act, out)
+    gate = ClampedGated(act.limit, act.sharpness)
+    for visit, expert in enumerate(chosen.flatten().tolist()):
+        one = expert_checks.numbers_of(one_of(matrices.all, expert))
+        joined = one @ x[visit // 2] + matrices.bias[expert]
+        torch.testing.assert_close(out[visit], gate(joined.unsqueeze(0))[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "lines"), [("float32", 32), ("bfloat16", 128), ("offsets", 64)])

@@ -45,6 +45,39 @@ def test_the_kernel_rotates_and_appends_as_its_twin(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "num_heads", "first", "rotary_dim"), [(5, 4, 22, 6), (2, 7, 512, 64)]
+)
+def test_the_kernel_rotates_the_ends_of_latents_records(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    num_heads: int,
+    first: int,
+    rotary_dim: int,
+) -> None:
+    sizes = (n, num_heads, 1, first + rotary_dim, rotary_dim)
+    for element in (None, torch.float8_e4m3fn):
+        checks.rope_append(kernels, device, dtype, *sizes, first=first, element=element)
+
+
+def test_the_twin_rotates_the_end_of_a_record_as_if_it_were_a_head() -> None:
+    heads, table = torch.randn(3, 5, 14), torch.randn(9, 6)
+    positions, write = torch.tensor([4, 0, 8]), torch.tensor([7, 2, 3])
+    ends, pool = heads[..., 8:].clone(), torch.zeros(3, 2, 1, 4, 1, 14)
+    alone = torch.zeros(3, 2, 1, 4, 1, 6)
+    TorchKernels().rope_append(ends, table, positions, write, alone, 1, 4)
+    wanted = torch.cat((heads[:, :4, :8], ends[:, :4]), -1)
+    record = heads[:, 4, :8].clone()
+    TorchKernels().rope_append(heads, table, positions, write, pool, 1, 4, first=8)
+    checks.close(heads[:, :4], wanted)
+    places = pool[:, 1, 0].flatten(0, 1)[write, 0]
+    checks.close(places[:, :8], record)
+    checks.close(places[:, 8:], alone[:, 1, 0].flatten(0, 1)[write, 0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("rotary_dim", [12, 16])
 def test_the_twin_rotates_as_the_model_on_a_cpu_and_appends_as_the_pool(
     dtype: torch.dtype, rotary_dim: int

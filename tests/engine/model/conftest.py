@@ -24,10 +24,13 @@ def causal_attend(shape: AttentionShape, sinks: Sequence[torch.Tensor] | None = 
         scores = torch.einsum("qhd,khd->hqk", query, key) * shape.scale
         if shape.softcap is not None:
             scores = torch.tanh(scores / shape.softcap) * shape.softcap
-        distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)
-        is_seen = distance >= 0
-        if shape.windows[layer]:
-            is_seen &= distance < shape.windows[layer]
+        at = torch.arange(num_tokens)
+        now, window = at[:, None], shape.windows[layer]
+        is_seen = at <= now
+        if window and shape.chunked:
+            is_seen &= at // window == now // window
+        elif window:
+            is_seen &= now - at < window
         scores = scores.masked_fill(~is_seen, float("-inf"))
         if sinks is not None:
             sink = sinks[layer].to(scores.dtype).view(-1, 1, 1).expand(-1, num_tokens, 1)

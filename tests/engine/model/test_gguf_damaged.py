@@ -41,14 +41,18 @@ BYTE_LEVEL = {
 PIECES = sentencepiece(["abc abcd aba cd ab", "abab cdcd"], 20)
 
 
-@pytest.fixture(scope="module", params=["byte level", "pieces"])
+@pytest.fixture(scope="module", params=["byte level", "pieces", "latents"])
 def whole(request: Any, make_checkpoint: Any, tmp_path_factory: Any) -> bytes:
     """A file that is served."""
     folder: Path = tmp_path_factory.mktemp("whole")
     sizes = {"num_hidden_layers": 1, "hidden_size": 32, "intermediate_size": 32}
-    source = make_checkpoint(folder / "source", "llama", max_shard_size="1GB", **sizes)
-    facts = BYTE_LEVEL if request.param == "byte level" else PIECES
-    convert(source, folder, "llama", ("Q8_0", "F32"), **facts)
+    name, architecture = "llama", "llama"
+    if request.param == "latents":
+        name, architecture = "deepseek_v3", "deepseek2"
+        sizes |= {"first_k_dense_replace": 0, "n_routed_experts": 2, "kv_lora_rank": 32}
+    source = make_checkpoint(folder / "source", name, max_shard_size="1GB", **sizes)
+    facts = PIECES if request.param == "pieces" else BYTE_LEVEL
+    convert(source, folder, architecture, ("Q8_0", "F32"), **facts)
     return (folder / "model.gguf").read_bytes()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,13 @@ def converted(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Make:
 
 
 def rewritten(
-    folder: Path, architecture: str, change: Callable[[Put], Put | None], **facts: Any
+    folder: Path,
+    architecture: str,
+    change: Callable[[Put], Put | None],
+    more: Sequence[Put] = (),
+    **facts: Any,
 ) -> None:
-    """The file once more, with each tensor changed or left out, and other facts."""
+    """The file once more, with each tensor changed or left out, others, and other facts."""
     path = folder / "model.gguf"
     config = json.loads((folder / "config.json").read_text())
     data, puts = path.read_bytes(), []
@@ -64,10 +68,10 @@ def rewritten(
         put = change(Put(name, t.shape, t.type, data[t.begin : t.begin + t.nbytes]))
         puts += [] if put is None else [put]
     said = metadata(architecture, config)
-    said |= {f"{architecture}.{key}": value for key, value in facts.items()}
-    path.write_bytes(
-        written([entry_of(key, fact) for key, fact in said.items() if fact is not None], puts)
-    )
+    for key, value in facts.items():
+        said[key if key.startswith("tokenizer.") else f"{architecture}.{key}"] = value
+    entries = [entry_of(key, fact) for key, fact in said.items() if fact is not None]
+    path.write_bytes(written(entries, [*puts, *more]))
 
 
 @pytest.mark.parametrize(

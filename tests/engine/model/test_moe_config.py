@@ -132,4 +132,4 @@ def test_windows_of_qwen2_moe_alternate_before_a_layer(
     changes: dict[str, Any], windows: tuple[int, ...]
 ) -> None:
     config = JsonFields({"sliding_window": 8, **changes}, "config.json")
-    assert read_windows(config, Family(windows="listed_before"), (True,) * 4) == windows
+    assert read_windows(config, Family(windows="listed_before"), (True,) * 4, 64) == windows

@@ -13,6 +13,11 @@ import pytest
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 
+LLAMA4 = {
+    "architectures": ["Llama4ForCausalLM"],
+    "intermediate_size_mlp": 64,
+    "num_local_experts": 4,
+}
 NANO: dict[str, Any] = json.loads((embedded.folder("nano") / "config.json").read_text())
 
 
@@ -108,6 +113,21 @@ def test_longrope_keeps_to_the_original_context_unless_more_is_asked_for(
         ),
         ("Gemma2ForCausalLM", {"sliding_window": 8}, (8, 0, 8, 0)),
         ("Gemma2ForCausalLM", {}, (4096, 0, 4096, 0)),
+        ("Llama4ForCausalLM", {**LLAMA4, "attention_chunk_size": 512}, (512, 512, 512, 0)),
+        ("Llama4ForCausalLM", {**LLAMA4, "attention_chunk_size": 2047}, (2047, 2047, 2047, 0)),
+        # Contexts within one chunk.
+        ("Llama4ForCausalLM", {**LLAMA4, "attention_chunk_size": 2048}, (0, 0, 0, 0)),
+        ("Llama4ForCausalLM", LLAMA4, (0, 0, 0, 0)),
+        ("Llama4ForCausalLM", {**LLAMA4, "attention_chunk_size": None}, (0, 0, 0, 0)),
+        (
+            "Llama4ForCausalLM",
+            {
+                **LLAMA4,
+                "attention_chunk_size": 512,
+                "layer_types": ["full_attention", "chunked_attention"] * 2,
+            },
+            (0, 512, 0, 512),
+        ),
         ("Phi3ForCausalLM", {"sliding_window": 8}, (8, 8, 8, 8)),
         ("Gemma3ForCausalLM", {"sliding_window_pattern": 2, "sliding_window": 8}, (8, 0, 8, 0)),
         ("Olmo3ForCausalLM", {}, (4096, 4096, 4096, 0)),
@@ -226,6 +246,17 @@ def test_every_checkpoint_of_transformers_is_read(
                 "layer_types": ["chunked_attention"] * 6,
             },
             "layer_types must name full_attention or sliding_attention .* chunked_attention",
+        ),
+        *(
+            ({**LLAMA4, "attention_chunk_size": size}, f"attention_chunk_size must be {allowed}")
+            for size, allowed in (
+                *((0, "between 1 and 2147483647"), (-8192, "between 1 and 2147483647")),
+                *((2**31, "between 1 and 2147483647"), (8192.0, "a positive integer")),
+            )
+        ),
+        (
+            {**LLAMA4, "layer_types": ["sliding_attention"] * 6},
+            "layer_types must name full_attention or chunked_attention .* sliding_attention",
         ),
         (
             {"architectures": ["Gemma2ForCausalLM"], "layer_types": ["full_attention"]},

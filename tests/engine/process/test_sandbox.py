@@ -151,6 +151,25 @@ def test_a_checkpoint_is_read_and_the_root_is_not(tmp_path: Path) -> None:
     assert not {"/", "", ".", str(Path.home()), "/etc", "/var", "/run", "/tmp"} & set(found)
 
 
+def test_contents_of_a_cache_may_be_stored_elsewhere(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    model, other = tmp_path / "models--a--b" / "snapshots" / "1", tmp_path / "other"
+    (tmp_path / "models--a--b" / "blobs").mkdir(parents=True)
+    model.mkdir(parents=True)
+    other.mkdir()
+    names = ("ab" * 32, "0" * 40, "ab" * 31, "AB" * 32, "id_" + "a" * 37, "secret")
+    for name in names:
+        (other / name).touch()
+        (model / f"{name}.json").symlink_to(other / name)
+    found = set(readable(str(model)))
+    assert {Path(path).name for path in found if path.startswith(str(other))} == set(names[:2])
+    # Links of a folder that is no snapshot may be those of a malicious checkpoint.
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (plain / "a.json").symlink_to(other / names[0])
+    assert str(other / names[0]) not in readable(str(plain))
+
+
 def test_links_of_a_checkpoint_lead_to_nothing_that_is_not_its_own(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     model, store = tmp_path / "snapshots" / "1", tmp_path / "store"
@@ -213,7 +232,7 @@ def test_a_kernel_with_an_older_landlock_takes_signals_and_truncation_too(tmp_pa
 _NO_SECCOMP = """
 import sys
 from gatewayd_engine.process import sandbox
-def none(*_):
+def none(*_, **__):
     raise sandbox.SandboxUnavailable("no seccomp")
 sandbox._filter_calls = none
 try:

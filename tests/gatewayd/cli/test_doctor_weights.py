@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gatewayd.cli.doctor import checks, service
-from gatewayd.cli.doctor.weights import expected_bytes, weights
+from gatewayd.cli.doctor.weights import weights
 from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.weight_bytes import expected_bytes
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import StrategyChoice

@@ -19,6 +19,8 @@ from gatewayd_hooks.scheduling import Priority
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from tests.gatewayd.batch_gateway import jsonl, line
 from tests.gatewayd.fake_fleet import FakeFleet, fails, says
 from tests.gatewayd.gateway import running
@@ -71,7 +73,11 @@ def folder(fresh_store: Path, tmp_path: Path) -> Path:
 
 @asynccontextmanager
 async def served(text: TextModel, folder: Path, **more: Any) -> AsyncIterator[Town]:
-    protocols: Any = [("anthropic", Anthropic()), ("ollama", Ollama(OllamaConfig()))]
+    protocols: Any = [
+        ("anthropic", Anthropic()),
+        ("ollama", Ollama(OllamaConfig())),
+        ("tgi", Tgi(TgiConfig())),
+    ]
     async with town(text, folder, says([300, 301]), protocols=protocols, **more) as here:
         yield here
 

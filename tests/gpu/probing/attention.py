@@ -22,6 +22,8 @@ _MOST_BYTES = 18 << 30
 _FEW_LAYERS = 4
 _COMPARED = 4
 """Lines that are compared: the twin compares each query with the tokens of all lines."""
+_MOST_SLOTS = 16
+"""Slots of a line that are told what they see."""
 _BLOCK = 64
 """Pages that are filled at a time."""
 
@@ -35,6 +37,7 @@ class Contexts:
         length: tokens of each, those of the step included.
         element: of keys and values; None for that of queries.
         width: queries of each line.
+        latents: whether it is latent attention, with the sizes of that.
 
     Attributes:
         queries: ``[lines * width, heads, dim]``, a part of something wider.
@@ -48,19 +51,28 @@ class Contexts:
         length: int,
         element: torch.dtype | None = None,
         width: int = 1,
+        *,
+        latents: bool = False,
     ) -> None:
         sizes, device = bench.sizes, bench.device
         self.lines, self.length, self.width = lines, length, width
         self.each = -(-length // sizes.page)
         keys = element or sizes.dtype
-        of_layer = 2 * lines * self.each * sizes.page * sizes.kv_heads * sizes.dim * keys.itemsize
+        own, parts = (sizes.heads, sizes.kv_heads, sizes.dim), 2
+        if latents:
+            own, parts = (sizes.latents.heads, 1, sizes.latents.dim), 1
+        heads, kv_heads, dim = own
+        token = parts * kv_heads * dim * keys.itemsize
+        of_layer = lines * self.each * sizes.page * token
         fits = of_layer * sizes.layers <= _MOST_BYTES
         layers = sizes.layers if fits else min(_FEW_LAYERS, sizes.layers)
-        heads = (sizes.heads, sizes.kv_heads, sizes.dim)
-        self.shape = AttentionShape(layers, *heads, sizes.dim**-0.5, None, (0,) * layers)
+        value_dim = sizes.latents.value_dim if latents else 0
+        self.shape = AttentionShape(
+            *(layers, *own, dim**-0.5, None, (0,) * layers), latents, value_dim
+        )
         self.pool = _filled(self.shape, lines * self.each, sizes.page, bench, element)
-        qkv = bench.randn(lines * width, sizes.heads + 2 * sizes.kv_heads, sizes.dim)
-        self.queries = qkv[:, : sizes.heads]
+        qkv = bench.randn(lines * width, heads + parts * kv_heads, dim)
+        self.queries = qkv[:, :heads]
         self.indptr = torch.arange(lines + 1, dtype=torch.int32) * self.each
         self.last = torch.full((lines,), length - (self.each - 1) * sizes.page, dtype=torch.int32)
         none = torch.zeros(lines * width, dtype=torch.int64, device=device)
@@ -73,21 +85,27 @@ class Contexts:
             last_page_len=self.last.to(device),
             host=HostPlan(lines, self.indptr, self.indptr, self.last, longest=length),
         )
-        self.read = 2 * lines * length * sizes.kv_heads * sizes.dim * keys.itemsize
+        self.read = lines * length * token
         self._max_len = sizes.max_len
         # Each query sees itself and those before it: a chain, as bits.
-        masks = torch.tensor([(1 << slot + 1) - 1 for slot in range(width)] * lines)
+        # Prompts have more than a mask has bits, and need none.
+        slots = range(min(width, _MOST_SLOTS))
+        masks = torch.tensor([(1 << slot + 1) - 1 for slot in slots] * lines)
         self.ancestors = masks.to(device)
 
     def compared(self, out: torch.Tensor) -> Tensors:
         """The part of an answer that ``wanted`` has."""
         return (out[: _COMPARED * self.width].clone(),)
 
+    def empty(self, num_queries: int) -> torch.Tensor:
+        """Room for the answers to so many queries."""
+        return self.queries.new_empty(num_queries, self.shape.num_heads, self.shape.out_dim)
+
     @cached_property
     def _wanted(self) -> Tensors:
         few, inputs = min(_COMPARED, self.lines), self.inputs
         query = self.queries[: few * self.width]
-        out = torch.empty_like(query)
+        out = self.empty(len(query))
         TWIN.decode_attention(
             query,
             self.pool.data[:, 0],
@@ -115,7 +133,7 @@ class Contexts:
         """As captured decode steps attend by our kernels; see ``attention/decode.py``."""
         append = Append(self.shape, self.pool, kernels, ())
         of = DecodeKernels(self.shape, self.pool, append, kernels, self.lines, self._max_len)
-        splits, out = of.splits(self.lines, 0), torch.empty_like(self.queries)
+        splits, out = of.splits(self.lines, 0), self.empty(len(self.queries))
         calls = [
             partial(of.attend, layer, self.queries, self.inputs, splits, None, out)
             for layer in range(self.shape.num_layers)

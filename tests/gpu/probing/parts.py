@@ -11,6 +11,7 @@ import torch
 
 from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu.probing.bench import Bench
+from tests.gpu.probing.latents import latents
 from tests.gpu.probing.packed import experts, packed
 from tests.gpu.probing.probe import attention, products
 from tests.gpu.probing.processes import LOST
@@ -19,7 +20,8 @@ from tests.gpu.probing.small import fused, small
 from tests.gpu.probing.verifying import verifying
 
 _ROWS: dict[str, Callable[[Bench], None]] = {
-    made.__name__: made for made in (attention, small, fused, products, packed, verifying, experts)
+    made.__name__: made
+    for made in (attention, latents, small, fused, products, packed, verifying, experts)
 }
 
 

@@ -23,6 +23,23 @@ class Experts:
 
 
 @dataclass(frozen=True, slots=True)
+class Latents:
+    """Latent attention: numbers of a record, and of the latent that is its value.
+
+    Attributes:
+        heads: of queries.
+        dim: of a record.
+        value_dim: of the latent.
+        chunk: tokens of a prompt's chunk.
+    """
+
+    heads: int
+    dim: int
+    value_dim: int
+    chunk: int
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """A model, and what is measured of it.
 
@@ -54,6 +71,7 @@ class Sizes:
     widths: tuple[int, ...]
     max_len: int
     mixture: Experts
+    latents: Latents
 
     @property
     def matrices(self) -> dict[str, tuple[int, int]]:
@@ -85,6 +103,7 @@ LLAMA = Sizes(
     widths=(2, 3, 5, 9),  # what the engine pads drafts to, up to 8 of them
     max_len=8192,
     mixture=Experts(32, 8, 2048, 768, (1, 32)),  # a quarter of the experts of Qwen3-30B-A3B
+    latents=Latents(128, 576, 512, 2048),  # DeepSeek-V3's
 )
 SHAPES = LLAMA.matrices
 TINY = Sizes(
@@ -106,4 +125,5 @@ TINY = Sizes(
     widths=(3,),
     max_len=256,
     mixture=Experts(4, 2, 32, 16, (3,)),
+    latents=Latents(4, 24, 16, 12),
 )

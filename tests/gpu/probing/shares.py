@@ -1,7 +1,8 @@
 """The probe's parts by name, for the process that starts others: it imports no torch."""
 
 SHARES = {
-    "attention": 0.35,
+    "attention": 0.3,
+    "latents": 0.05,
     "small": 0.1,
     "fused": 0.1,
     "products": 0.2,

@@ -12,6 +12,7 @@ from gatewayd_engine.attention.flashinfer.calls import LayerRun, PlannedCalls
 from gatewayd_engine.attention.flashinfer.ragged import RaggedChunks
 from gatewayd_engine.attention.flashinfer.wrappers import Wrappers
 from gatewayd_engine.attention.gpu_api import CapturedAttention
+from gatewayd_engine.attention.sinks import SinkScaling
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import RotatingAttend
@@ -45,14 +46,18 @@ class FlashAttention:
         shape: attention shape of the model.
         pool: KV pool.
         append: applies rotary embedding and appends keys and values to the pool.
+        sinks: scales outputs by the heads' attention sinks; None for a model without.
     """
 
     least_saved: int | None = None
 
-    def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, append: Append, sinks: SinkScaling | None = None
+    ) -> None:
         self._shape = shape
         self._pool = pool
         self._append = append
+        self._sinks = sinks
         self._wrappers = Wrappers(shape, pool)
         backend = prefill_backend(shape, pool)
         windows = self._wrappers.windows
@@ -71,11 +76,16 @@ class FlashAttention:
         parts = [self._plan_decode(inputs)] if host.num_decode else []
         if host.num_decode < host.num_lines:
             parts.append(self._plan_chunks(inputs))
-        return _Step(self._shape, self._pool, self._wrappers, self._append, inputs, parts, out)
+        return _Step(
+            *(self._shape, self._pool, self._wrappers, self._append, self._sinks),
+            *(inputs, parts, out),
+        )
 
     def captured(self, inputs: StepInputs) -> list[CapturedAttention]:
         """See ``CapturingAttention``."""
-        return [_Captured(self._shape, self._pool, self._wrappers, self._append, inputs)]
+        return [
+            _Captured(*(self._shape, self._pool, self._wrappers, self._append, self._sinks), inputs)
+        ]
 
     def _plan_decode(self, inputs: StepInputs) -> AttentionPart:
         host, n = inputs.host, inputs.host.num_decode
@@ -117,7 +127,10 @@ class _Step(RotatingAttend):
         "_inputs",
         "_keeps_keys",
         "_layers",
+        "_lse",
+        "_out",
         "_parts",
+        "_sinks",
         "_sizes",
         "_windows",
     )
@@ -128,6 +141,7 @@ class _Step(RotatingAttend):
         pool: KvPool,
         wrappers: Wrappers,
         append: Append,
+        sinks: SinkScaling | None,
         inputs: StepInputs,
         parts: Sequence[AttentionPart],
         out: torch.Tensor | None = None,
@@ -142,9 +156,15 @@ class _Step(RotatingAttend):
             # Shared by all layers: each layer's output is consumed before the next attends.
             size = (len(inputs.ids), shape.num_heads, shape.head_dim)
             out = torch.empty(size, dtype=pool.dtype, device=pool.data.device)
-        outs = out.split_with_sizes(self._sizes)
-        self._parts = [(part.runs, o) for part, o in zip(parts, outs, strict=True)]
+        self._sinks = sinks
+        self._out = out
         self._flat = out.flatten(1)
+        outs = out.split_with_sizes(self._sizes)
+        sums: Sequence[torch.Tensor | None] = [None] * len(parts)
+        if sinks is not None:
+            self._lse = torch.empty(out.shape[:2], dtype=torch.float32, device=out.device)
+            sums = self._lse.split_with_sizes(self._sizes)
+        self._parts = [(part.runs, o, lse) for part, o, lse in zip(parts, outs, sums, strict=True)]
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
@@ -155,8 +175,13 @@ class _Step(RotatingAttend):
         """See ``CapturedAttention``."""
         queries = query.split_with_sizes(self._sizes)
         window, kv = self._windows[layer], self._layers[layer]
-        for q, (runs, out) in zip(queries, self._parts, strict=True):
-            runs[window].run(q, kv, out=out)
+        for q, (runs, out, lse) in zip(queries, self._parts, strict=True):
+            if lse is None:
+                runs[window].run(q, kv, out=out)
+            else:
+                runs[window].run(q, kv, out=out, lse=lse, return_lse=True)
+        if self._sinks is not None:
+            self._sinks(layer, self._out, self._lse)
         return self._flat
 
 
@@ -171,13 +196,14 @@ class _Captured(_Step, CapturedAttention):
         pool: KvPool,
         wrappers: Wrappers,
         append: Append,
+        sinks: SinkScaling | None,
         inputs: StepInputs,
     ) -> None:
         self._pool = pool
         self._wrappers = wrappers
         self._runs = {window: wrappers.captured(inputs, window) for window in wrappers.windows}
         parts = [AttentionPart(len(inputs.ids), self._runs)]
-        super().__init__(shape, pool, wrappers, append, inputs, parts)
+        super().__init__(shape, pool, wrappers, append, sinks, inputs, parts)
 
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""

@@ -24,7 +24,15 @@ KeysValues = tuple[torch.Tensor, ...]
 class LayerRun(Protocol):
     """Attention of sequences that have been planned."""
 
-    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> object:
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: KeysValues,
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> object:
         """Attend and write the output to ``out``.
 
         Args:
@@ -32,6 +40,9 @@ class LayerRun(Protocol):
                 each token follow its queries.
             paged_kv_cache: keys and values of the layer in the pool.
             out: shape of ``q``, contiguous.
+            lse: receives the log2-sum-exp2 of the scores, float32, shape ``[tokens, num_heads]``,
+                the same tensor in all calls of a plan.
+            return_lse: whether ``lse`` is given.
         """
 
 
@@ -65,18 +76,23 @@ class PlannedCalls:
         """Return calls for the wrapper's current plan, valid until the next plan."""
         return _Planned(self)
 
-    def run_first(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
+    def run_first(
+        self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor, lse: torch.Tensor | None
+    ) -> _Call | None:
         """Attend through ``run`` and record the launch; None if that is not possible."""
         # Paged keys and values are passed as a tuple, ragged ones as two arguments.
         given = (q, kv) if self._entry == "paged_run" else (q, *kv)
+        named: dict[str, object] = {"out": out}
+        if lse is not None:
+            named |= {"lse": lse, "return_lse": True}
         if not self._is_known:
-            self.wrapper.run(*given, out=out)
+            self.wrapper.run(*given, **named)
             return None
         module: Any = getattr(self.wrapper, "_cached_module", None)
         recorder = _LaunchRecorder(module, self._entry)
         self.wrapper._cached_module = recorder
         try:
-            self.wrapper.run(*given, out=out)
+            self.wrapper.run(*given, **named)
         finally:
             self.wrapper._cached_module = module
         call = recorder.call_of(q, kv, out)
@@ -98,11 +114,19 @@ class _Planned:
         self._calls = calls
         self._call: _Call | None = None
 
-    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: KeysValues,
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> None:
         """See ``LayerRun``."""
         call = self._call
         if call is None:
-            self._call = self._calls.run_first(q, paged_kv_cache, out)
+            self._call = self._calls.run_first(q, paged_kv_cache, out, lse)
             return
         # The list can be modified in place, as arguments are passed individually.
         args, at = call.args, call.at

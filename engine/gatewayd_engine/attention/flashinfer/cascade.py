@@ -16,6 +16,7 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.flashinfer.backend import AttentionPart, FlashAttention
 from gatewayd_engine.attention.flashinfer.calls import KeysValues
 from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
+from gatewayd_engine.attention.sinks import SinkScaling
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -31,12 +32,18 @@ class CascadeAttention(FlashAttention):
         append: applies rotary embedding and appends keys and values to the pool.
         least_saved: tokens in common, not counting the first sequence's, from which on cascade
             attention is used.
+        sinks: see ``FlashAttention``.
     """
 
     def __init__(
-        self, shape: AttentionShape, pool: KvPool, append: Append, least_saved: int = LEAST_SAVED
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        append: Append,
+        least_saved: int = LEAST_SAVED,
+        sinks: SinkScaling | None = None,
     ) -> None:
-        super().__init__(shape, pool, append)
+        super().__init__(shape, pool, append, sinks)
         self.least_saved = least_saved if self._wrappers.windows == [0] else None
         self._page_size = pool.page_size
         self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
@@ -90,9 +97,17 @@ class _Merged:
     _shared: BatchPrefillWithPagedKVCacheWrapper
     _own: BatchPrefillWithPagedKVCacheWrapper
 
-    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: KeysValues,
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> None:
         """See ``LayerRun``."""
-        _, weight = self._own.run(q, paged_kv_cache, out=out, return_lse=True)
+        _, weight = self._own.run(q, paged_kv_cache, out=out, lse=lse, return_lse=True)
         shared, shared_weight = self._shared.run(q, paged_kv_cache, return_lse=True)
-        # Weighted by the log-sum-exp of both parts; the result is in ``out``.
+        # Weighted by the log-sum-exp of both parts; the results are in ``out`` and ``lse``.
         merge_state_in_place(out, weight, shared, shared_weight)

@@ -120,9 +120,17 @@ class _Own:
         self._run = run
         self._kv_heads = kv_heads
 
-    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: KeysValues,
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> None:
         """See ``LayerRun``."""
-        self._run.run(q, _behind(q, self._kv_heads), out=out)
+        self._run.run(q, _behind(q, self._kv_heads), out=out, lse=lse, return_lse=return_lse)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -133,10 +141,18 @@ class _Merged:
     _cached: BatchPrefillWithPagedKVCacheWrapper
     _kv_heads: int
 
-    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: KeysValues,
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> None:
         """See ``LayerRun``."""
         keys, values = _behind(q, self._kv_heads)
-        _, weight = self._own.run(q, keys, values, out=out, return_lse=True)
+        _, weight = self._own.run(q, keys, values, out=out, lse=lse, return_lse=True)
         cached, cached_weight = self._cached.run(q, paged_kv_cache, return_lse=True)
         merge_state_in_place(out, weight, cached, cached_weight)
 

@@ -36,12 +36,14 @@ class Wrappers:
         pool: KV pool.
 
     Attributes:
-        windows: distinct windows of the model's layers, each of which needs its own plan.
+        windows: distinct sliding windows of the model's layers, each of which needs its own plan;
+            only that of whole contexts where windows are chunks.
         layers: keys and values by layer, slices of the pool.
     """
 
     def __init__(self, shape: AttentionShape, pool: KvPool) -> None:
-        self.windows = sorted(set(shape.windows))
+        distinct = sorted(set(shape.windows))
+        self.windows = [0] if shape.chunked else distinct
         # Views are created once, not in every call of a layer.
         self.layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
         self._heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim, pool.page_size)
@@ -61,7 +63,7 @@ class Wrappers:
                 torch.empty(INTS, dtype=torch.uint8, pin_memory=pinned),
                 torch.cuda.Event(),  # type: ignore[no-untyped-call]
             )
-            for _ in range(_TURNS * len(self.windows))
+            for _ in range(_TURNS * len(distinct))
         ]
         self._turn = 0
 

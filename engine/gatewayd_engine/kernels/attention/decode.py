@@ -19,10 +19,24 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import LOG2E, attend, count_bits
+from gatewayd_engine.kernels.attention.paged_tile import (
+    attend,
+    count_bits,
+    first_visible,
+    load_tail,
+    normalized,
+    tail_of,
+)
 from gatewayd_engine.kernels.attention.partial_results import merge_parts, range_of, store_part
 from gatewayd_engine.kernels.attention.shared_prefix import attend_shared
-from gatewayd_engine.kernels.attention.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
+from gatewayd_engine.kernels.attention.splits import (
+    LEAST_TOKENS,
+    SharedPages,
+    most_rows,
+    num_stages,
+    row_tile,
+    token_tile,
+)
 from gatewayd_engine.kernels.early_launch import wait
 
 
@@ -44,23 +58,25 @@ def decode_attention(
     splits: int,
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
+    chunked: bool = False,
     early: bool = False,
 ) -> None:
     """See ``base``."""
-    tokens, num_heads, dim = query.shape
+    (tokens, num_heads, dim), value_dim = query.shape, out.shape[2]
     lines, kv_heads, page_size = len(last_page_len), keys_values.shape[3], keys_values.shape[2]
     if lines == 0:
         return
     group = num_heads // kv_heads
     # Queries and heads of a KV head share tiles, for each of which keys are read once. tl.dot needs
     # sides of at least 16.
-    block_m, block_d = row_tile(width * group), max(triton.next_power_of_2(dim), 16)
+    block_m = row_tile(width * group, most_rows(dim, query.dtype, query.device))
+    block_d = max(triton.next_power_of_2(value_dim), 16)
     if ancestors is not None:
         mask = "tree"
     else:
         # The only query of a sequence sees its whole range.
         mask = "causal" if width > 1 or num_queries is not None else "all"
-    keys, values = keys_values.unbind(1)
+    keys, values = keys_values[:, 0], keys_values[:, -1]
     # Placeholders for absent tensors keep one signature; the constexpr flags leave them unread.
     partial = out if scratch is None else scratch
     shared_splits = 0 if shared is None else shared.splits
@@ -72,16 +88,18 @@ def decode_attention(
         "SHARED_SPLITS": shared_splits,
         "WIDTH": width,
         "WINDOW": window,
+        "CHUNKED": chunked,
         "HAS_COUNTS": num_queries is not None,
         "PAGE": page_size,
-        "DIM": dim,
+        "DIM": value_dim,
         "BLOCK_D": block_d,
         "LEAST": LEAST_TOKENS,
     }
     # The shared prefix, then the sequences' own tokens; the merge reads the results of both.
     if shared is not None:
         attend_shared(
-            query, keys, values, page_indptr, pages, partial, shared, scale, softcap, splits
+            *(query, keys_values, value_dim, page_indptr, pages, partial, shared),
+            *(scale, softcap, splits),
         )
     _decode_attention[(lines * triton.cdiv(width * group, block_m), kv_heads, splits)](
         query,
@@ -109,14 +127,15 @@ def decode_attention(
         **sizes,
         HAS_SINKS=sinks is not None,
         HAS_CAP=softcap is not None,
+        **tail_of(dim, value_dim, keys_values.shape[1]),
         GROUP=group,
         MASK=mask,
         BLOCK_M=block_m,
         BLOCK_N=token_tile(block_d, query.dtype),
         EARLY=early,
-        # At most 64 float32 accumulators for each thread, at head dimensions up to 256.
+        # At most 64 float32 accumulators for each thread; of wide heads, 128.
         num_warps=8 if block_m * block_d > 1 << 13 else 4,
-        num_stages=3,
+        num_stages=num_stages(dim),
         launch_pdl=early,
     )
     if splits + shared_splits > 1:
@@ -153,6 +172,7 @@ def _decode_attention(
     SHARED_SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PAGE: tl.constexpr,
@@ -160,6 +180,9 @@ def _decode_attention(
     BLOCK_D: tl.constexpr,
     LEAST: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    TAIL: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SHARES: tl.constexpr,
     GROUP: tl.constexpr,
     MASK: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -179,6 +202,7 @@ def _decode_attention(
         SHARED_SPLITS,
         WIDTH,
         WINDOW,
+        CHUNKED,
         HAS_COUNTS,
         PAGE,
         LEAST,
@@ -199,9 +223,14 @@ def _decode_attention(
         mask=held,
         other=0.0,
     )
+    q_tail = q
+    if TAIL:
+        q_tail = load_tail(
+            query + token * query_stride + head * query_head_stride, is_row, DIM, TAIL, BLOCK_T
+        )
     # Which positions a row sees. Padding queries see none, and so get zeros.
     limit = tl.where(is_real, start + slot + 1, 0)
-    oldest = start + slot - WINDOW + 1
+    position = start + slot
     bits = tl.zeros((BLOCK_M,), tl.uint64)
     if MASK == "tree":
         ancestor_bits = tl.load(ancestors + token, mask=is_row & is_real, other=0)
@@ -209,11 +238,13 @@ def _decode_attention(
         # In a tree all tokens before this step are seen; of this step's, those whose bit is set.
         limit = tl.where(is_real, start, 0)
         # A node's position follows from the number of its ancestors, not from its slot.
-        oldest = start + count_bits(bits) - WINDOW
+        position = start + count_bits(bits) - 1
+    oldest = first_visible(position, WINDOW, CHUNKED)
     head_place = kv_head.to(tl.int64) * kv_head_stride
     begin = low + split * each
     acc, highest, total = attend(
         q,
+        q_tail,
         keys + head_place,
         values + head_place,
         pages + first,
@@ -229,6 +260,7 @@ def _decode_attention(
         cap,
         MASK,
         WINDOW,
+        CHUNKED,
         WIDTH,
         HAS_CAP,
         PAGE,
@@ -236,20 +268,16 @@ def _decode_attention(
         BLOCK_M,
         BLOCK_N,
         BLOCK_D,
+        TAIL,
+        BLOCK_T,
+        SHARES,
     )
     # A context of one part is complete unless it has a shared prefix, which excludes a window.
     is_whole = parts == 1
     if SHARED_SPLITS:
         is_whole = is_whole & (low == 0)
     if is_whole:
-        if HAS_SINKS:
-            sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2E
-            raised = tl.maximum(highest, sink)
-            # The sink joins the softmax's denominator; as the largest score it rescales the sums.
-            acc = acc * tl.exp2(highest - raised)[:, None]
-            total = total * tl.exp2(highest - raised) + tl.exp2(sink - raised)
-        # A query that sees nothing has a sum of zero and gets zeros.
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        acc = normalized(acc, highest, total, sinks, head, is_row, HAS_SINKS)
         target = out + (token * out_stride + head * out_head_stride)[:, None] + column
         tl.store(target, acc.to(out.dtype.element_ty), mask=held)
     # Without splits there is no scratch to write to.

@@ -13,9 +13,37 @@ import triton.language as tl
 LOG2E = tl.constexpr(1.4426950408889634)
 
 
+def tail_of(dim: int, value_dim: int, parts: int) -> dict[str, int | bool]:
+    """Return the constants of ``attend`` for keys of ``dim`` numbers and smaller values.
+
+    Args:
+        dim: size of a key.
+        value_dim: size of a value.
+        parts: vectors of a token in the pool: 2, or 1 if values are the beginnings of keys.
+    """
+    tail = dim - value_dim
+    block = max(triton.next_power_of_2(tail), 16) if tail else 16
+    return {"TAIL": tail, "BLOCK_T": block, "SHARES": parts == 1}
+
+
+@triton.jit
+def load_tail(
+    place: tl.tensor,
+    is_row: tl.tensor,
+    DIM: tl.constexpr,
+    TAIL: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+) -> tl.tensor:
+    """Load the ``TAIL`` numbers after the first ``DIM`` of the queries at ``place``."""
+    after = tl.arange(0, BLOCK_T)[None, :]
+    mask = is_row[:, None] & (after < TAIL)
+    return tl.load(place[:, None] + DIM + after, mask=mask, other=0.0)
+
+
 @triton.jit
 def attend(
     q: tl.tensor,
+    q_tail: tl.tensor,
     keys: tl.tensor,
     values: tl.tensor,
     table: tl.tensor,
@@ -31,6 +59,7 @@ def attend(
     cap: tl.tensor,
     MASK: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     WIDTH: tl.constexpr,
     HAS_CAP: tl.constexpr,
     PAGE: tl.constexpr,
@@ -38,13 +67,17 @@ def attend(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
+    TAIL: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SHARES: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Attend to positions ``low`` to ``high`` with online softmax.
 
     Args:
         q: queries ``[BLOCK_M, BLOCK_D]``, zeros beyond ``DIM``.
+        q_tail: the ``TAIL`` numbers after those, ``[BLOCK_M, BLOCK_T]``; not read without them.
         keys: pointer to the keys of the KV head in page 0.
-        values: likewise for values.
+        values: likewise for values; not read if these are the keys.
         table: pointer to the sequence's pages.
         low: first position of the range.
         high: end of the range, exclusive.
@@ -60,13 +93,17 @@ def attend(
         cap: see ``HAS_CAP``.
         MASK: "all": every row sees the whole range; "causal"; or "tree".
         WINDOW: sliding window; 0 for none.
+        CHUNKED: see ``AttentionShape``.
         WIDTH: queries of a sequence.
         HAS_CAP: whether scores become ``cap * tanh(scores / cap)``.
         PAGE: tokens per page.
-        DIM: size of a head.
+        DIM: size of a value, and of a key without its tail.
         BLOCK_M: rows of the tile.
         BLOCK_N: tokens that are read at a time.
         BLOCK_D: ``DIM`` rounded up to a power of two.
+        TAIL: numbers of a key after the first ``DIM``, which only scores depend on.
+        BLOCK_T: ``TAIL`` rounded up to a power of two.
+        SHARES: whether the first ``DIM`` numbers of a key are its value.
 
     Returns:
         Sums of weighted values, float32 ``[BLOCK_M, BLOCK_D]``; for each row the largest score in
@@ -82,12 +119,19 @@ def attend(
         inside = at < high
         # 64 bits: a pool may have more elements than an int32 can index.
         page = tl.load(table + at // PAGE, mask=inside, other=0).to(tl.int64)
-        place = (page * page_stride + at % PAGE * token_stride)[:, None] + column
+        record = (page * page_stride + at % PAGE * token_stride)[:, None]
+        place = record + column
         # Tokens beyond the range become zeros: zero times a NaN in an unused slot would be NaN.
         held = inside[:, None] & (column < DIM)
         k = tl.load(keys + place, mask=held, other=0.0).to(q.dtype)
         # "ieee": float32 queries must not be rounded to TF32.
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
+        if TAIL:
+            after = tl.arange(0, BLOCK_T)[None, :]
+            is_tail = inside[:, None] & (after < TAIL)
+            rest = tl.load(keys + record + DIM + after, mask=is_tail, other=0.0).to(q.dtype)
+            scores += tl.dot(q_tail, tl.trans(rest), input_precision="ieee")
+        scores *= scale
         if HAS_CAP:
             # tanh(y) is 1 - 2 / (1 + exp(2y)).
             scores = cap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / cap)))
@@ -104,9 +148,10 @@ def attend(
             slot = tl.minimum(tl.maximum(at - start, 0), 63).to(tl.uint64)
             later = bits[:, None] >> slot[None, :]
             is_ancestor = (later & 1) == 1
-            if WINDOW and WINDOW <= WIDTH:
-                # The distance in the tree: tokens on the path from it to the query, inclusive.
-                is_ancestor = is_ancestor & (count_bits(later >> 1) < WINDOW)
+            if WINDOW and (CHUNKED or WINDOW <= WIDTH):
+                # Positions within the tree: less the tokens on the path from it to the query.
+                depth = (count_bits(bits) - 1)[:, None] - count_bits(later >> 1)
+                is_ancestor = is_ancestor & (start + depth >= oldest[:, None])
             seen = seen & (before | ((at >= start)[None, :] & is_ancestor))
         # Base 2 from here on, because exp2 is one instruction. Online softmax: sums are relative to
         # the highest score so far, and rescaled when that rises.
@@ -117,10 +162,40 @@ def attend(
         weights = tl.exp2(scores - base[:, None])
         kept = tl.exp2(highest - base)
         total = total * kept + tl.sum(weights, 1)
-        v = tl.load(values + place, mask=held, other=0.0).to(q.dtype)
+        v = k if SHARES else tl.load(values + place, mask=held, other=0.0).to(q.dtype)
         acc = acc * kept[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
         highest = raised
     return acc, highest, total
+
+
+@triton.jit
+def first_visible(position: tl.tensor, WINDOW: tl.constexpr, CHUNKED: tl.constexpr) -> tl.tensor:
+    """Return the first position that a token attends to, as ``attention.windows`` does."""
+    oldest = position - WINDOW + 1
+    if CHUNKED and WINDOW:
+        oldest = position // WINDOW * WINDOW
+    return oldest
+
+
+@triton.jit
+def normalized(
+    acc: tl.tensor,
+    highest: tl.tensor,
+    total: tl.tensor,
+    sinks: tl.tensor,
+    head: tl.tensor,
+    is_row: tl.tensor,
+    HAS_SINKS: tl.constexpr,
+) -> tl.tensor:
+    """Return the outputs of rows that have seen all that they see; see ``attend``."""
+    if HAS_SINKS:
+        sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2E
+        raised = tl.maximum(highest, sink)
+        # The sink joins the softmax's denominator; as the largest score it rescales the sums.
+        acc = acc * tl.exp2(highest - raised)[:, None]
+        total = total * tl.exp2(highest - raised) + tl.exp2(sink - raised)
+    # A query that sees nothing has a sum of zero and gets zeros.
+    return acc / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
 @triton.jit

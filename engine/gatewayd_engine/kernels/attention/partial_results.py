@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import LOG2E, part_of
+from gatewayd_engine.kernels.attention.paged_tile import LOG2E, first_visible, part_of
 from gatewayd_engine.kernels.early_launch import wait
 
 
@@ -68,6 +68,7 @@ def range_of(
     SHARED_SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     PAGE: tl.constexpr,
     LEAST: tl.constexpr,
@@ -83,7 +84,7 @@ def range_of(
     low = tl.zeros((), tl.int32)
     if WINDOW:
         # The first query of the step sees furthest back; positions before that are seen by none.
-        low = tl.maximum(length - count - WINDOW + 1, 0)
+        low = tl.maximum(first_visible(length - count, WINDOW, CHUNKED), 0)
     elif SHARED_SPLITS:
         # The shared prefix is attended by its own kernel.
         low = tl.load(shared_pages) * PAGE
@@ -129,6 +130,7 @@ def _merge_parts(
     SHARED_SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PAGE: tl.constexpr,
@@ -150,6 +152,7 @@ def _merge_parts(
         SHARED_SPLITS,
         WIDTH,
         WINDOW,
+        CHUNKED,
         HAS_COUNTS,
         PAGE,
         LEAST,

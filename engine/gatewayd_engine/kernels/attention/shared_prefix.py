@@ -10,15 +10,22 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import attend, part_of
+from gatewayd_engine.kernels.attention.paged_tile import attend, load_tail, part_of, tail_of
 from gatewayd_engine.kernels.attention.partial_results import store_part
-from gatewayd_engine.kernels.attention.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
+from gatewayd_engine.kernels.attention.splits import (
+    LEAST_TOKENS,
+    SharedPages,
+    most_rows,
+    num_stages,
+    row_tile,
+    token_tile,
+)
 
 
 def attend_shared(
     query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
+    keys_values: torch.Tensor,
+    value_dim: int,
     page_indptr: torch.Tensor,
     pages: torch.Tensor,
     partial: torch.Tensor,
@@ -29,13 +36,15 @@ def attend_shared(
 ) -> None:
     """Store partial results of one query per sequence, after ``splits`` others.
 
-    See ``decode_attention``.
+    See ``decode_attention``; ``value_dim`` is the size of a value.
     """
+    keys, values = keys_values[:, 0], keys_values[:, -1]
     lines, num_heads, dim = query.shape
     page_size, kv_heads = keys.shape[1:3]
     group = num_heads // kv_heads
     # Tiles span queries of different sequences: that is what saves the reads.
-    rows, block_d = row_tile(lines * group), max(triton.next_power_of_2(dim), 16)
+    rows = row_tile(lines * group, most_rows(dim, query.dtype, query.device))
+    block_d = max(triton.next_power_of_2(value_dim), 16)
     _shared_attention[(triton.cdiv(lines * group, rows), kv_heads, shared.splits)](
         query,
         keys,
@@ -56,14 +65,15 @@ def attend_shared(
         SHARED_SPLITS=shared.splits,
         HAS_CAP=softcap is not None,
         GROUP=group,
+        **tail_of(dim, value_dim, keys_values.shape[1]),
         PAGE=page_size,
-        DIM=dim,
+        DIM=value_dim,
         LEAST=LEAST_TOKENS,
         BLOCK_M=rows,
         BLOCK_N=token_tile(block_d, query.dtype),
         BLOCK_D=block_d,
         num_warps=8 if rows * block_d > 1 << 13 else 4,
-        num_stages=3,
+        num_stages=num_stages(dim),
     )
 
 
@@ -87,6 +97,9 @@ def _shared_attention(
     SPLITS: tl.constexpr,
     SHARED_SPLITS: tl.constexpr,
     HAS_CAP: tl.constexpr,
+    TAIL: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    SHARES: tl.constexpr,
     GROUP: tl.constexpr,
     PAGE: tl.constexpr,
     DIM: tl.constexpr,
@@ -114,9 +127,15 @@ def _shared_attention(
         mask=held,
         other=0.0,
     )
+    q_tail = q
+    if TAIL:
+        q_tail = load_tail(
+            query + token * query_stride + head * query_head_stride, is_row, DIM, TAIL, BLOCK_T
+        )
     head_place = kv_head.to(tl.int64) * kv_head_stride
     acc, highest, total = attend(
         q,
+        q_tail,
         keys + head_place,
         values + head_place,
         # The tables of all sequences begin with the same pages; the first one's is read.
@@ -134,6 +153,7 @@ def _shared_attention(
         cap,
         "all",
         0,
+        False,
         1,
         HAS_CAP,
         PAGE,
@@ -141,6 +161,9 @@ def _shared_attention(
         BLOCK_M,
         BLOCK_N,
         BLOCK_D,
+        TAIL,
+        BLOCK_T,
+        SHARES,
     )
     PARTS: tl.constexpr = SPLITS + SHARED_SPLITS
     place = (token * num_heads + head) * PARTS + SPLITS + split

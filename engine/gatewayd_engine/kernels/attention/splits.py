@@ -23,6 +23,12 @@ _TILE_BYTES = 1 << 14
 """Bytes of the keys that are read at a time."""
 _ROWS = 64
 """Most rows of a tile, queries times heads, that one program processes."""
+_WIDE = 256
+"""Dimensions of a head above which shared memory limits tiles: those of latent attention."""
+_QUERY_BYTES = 80 << 10
+"""Bytes of a tile's queries of wide heads, beside two tiles of keys of half as much."""
+_SMALL_SHARED = ((8, 6), (8, 9), (12, 0), (12, 1))
+"""Compute capabilities whose blocks have 99 KiB of shared memory; others have 163 and more."""
 
 
 class SharedPages(NamedTuple):
@@ -72,14 +78,38 @@ def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
     return 1 << max(most, 1).bit_length() - 1
 
 
-def row_tile(num_rows: int) -> int:
-    """Return the rows of a tile for ``num_rows`` queries times heads: a power of two >= 16."""
-    return min(max(1 << (num_rows - 1).bit_length(), 16), _ROWS)
+def row_tile(num_rows: int, most: int = _ROWS) -> int:
+    """Return the rows of a tile for ``num_rows`` queries times heads: a power of two >= 16.
+
+    Args:
+        num_rows: rows of a KV head.
+        most: of ``most_rows``.
+    """
+    return min(max(1 << (num_rows - 1).bit_length(), 16), most)
+
+
+@cache
+def most_rows(head_dim: int, dtype: torch.dtype, device: torch.device) -> int:
+    """Return the most rows of a tile, for a head dimension and dtype of queries: 16 to 64."""
+    if head_dim <= _WIDE:
+        return _ROWS
+    budget = _QUERY_BYTES
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) in _SMALL_SHARED:
+        budget //= 4
+    fit = budget // (head_dim * dtype.itemsize)
+    return min(max(1 << fit.bit_length() >> 1, 16), _ROWS)
+
+
+def num_stages(head_dim: int) -> int:
+    """Return the tiles of keys that are in flight at once."""
+    return 2 if head_dim > _WIDE else 3
 
 
 def token_tile(block_dim: int, dtype: torch.dtype) -> int:
     """Return the tokens that are read at a time, for a head dimension and dtype of queries."""
-    return min(max(_TILE_BYTES // (block_dim * dtype.itemsize), 16), 64)
+    # Of wide heads twice as much at once: rescaling their sums costs as much as a small product.
+    size = _TILE_BYTES if block_dim <= _WIDE else 2 * _TILE_BYTES
+    return min(max(size // (block_dim * dtype.itemsize), 16), 64)
 
 
 def scratch_size(num_queries: int, num_heads: int, head_dim: int, splits: int) -> int:

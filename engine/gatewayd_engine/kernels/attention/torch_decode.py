@@ -1,4 +1,4 @@
-"""Paged decode attention in torch: the reference for the Triton kernel.
+"""Paged decode and prompt attention in torch: the reference for the Triton kernels.
 
 As in the kernel, shapes follow from the input tensors without device synchronisation: each query is
 compared with the tokens of all pages, and those of other sequences are masked.
@@ -32,6 +32,7 @@ def decode_attention(
     splits: int,
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
+    chunked: bool = False,
 ) -> None:
     """See ``base``."""
     tokens, num_heads = query.shape[:2]
@@ -45,7 +46,9 @@ def decode_attention(
     offset = torch.arange(page_size, device=device)
     at = ((place - page_indptr[own_line]) * page_size).unsqueeze(1) + offset
     lengths = (page_indptr[1:] - page_indptr[:-1] - 1) * page_size + last_page_len
-    is_held = ((line < lines).unsqueeze(1) & (at < lengths[own_line].unsqueeze(1))).flatten()
+    # The table may begin with pages of other sequences, whose positions are negative.
+    is_inside = (at >= 0) & (at < lengths[own_line].unsqueeze(1))
+    is_held = ((line < lines).unsqueeze(1) & is_inside).flatten()
     at, own = at.flatten(), own_line.repeat_interleave(page_size)
 
     if shared is not None:
@@ -62,7 +65,9 @@ def decode_attention(
         read_pages = keys_values[read]
     # Masked tokens may contain NaN.
     held = is_held.view(-1, 1, page_size, 1, 1)
-    keys, values = torch.where(held, read_pages.float(), 0.0).unbind(1)
+    halves = torch.where(held, read_pages.float(), 0.0)
+    # Of one part, values are the beginnings of keys.
+    keys, values = halves[:, 0], halves[:, -1, ..., : out.shape[2]]
     group = num_heads // kv_heads
     k = keys.flatten(0, 1).repeat_interleave(group, 1)
     v = values.flatten(0, 1).repeat_interleave(group, 1)
@@ -86,9 +91,11 @@ def decode_attention(
         seen = (back < 0) | (bits.gather(1, index) == 1)
         # Before this step positions count one by one; within it, the distance is that in the tree.
         depth = bits.sum(1, keepdim=True) - 1
+        position = starts + depth
         apart = torch.where(back < 0, depth - back, behind.gather(1, index))
     if window:
-        seen = seen & (apart < window)
+        reach = position % window if chunked else window - 1
+        seen = seen & (apart <= reach)
     mine = torch.arange(lines, device=device).repeat_interleave(width).unsqueeze(1)
     seen = seen & is_held & (own == mine) & (slot < counts.repeat_interleave(width).unsqueeze(1))
     scores = scores.masked_fill(~seen.unsqueeze(1), -torch.inf)
@@ -99,3 +106,50 @@ def decode_attention(
         sink = sinks.float().view(1, -1, 1).expand(tokens, -1, 1)
         weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
     out.copy_(torch.einsum("qhk,khd->qhd", weights, v))
+
+
+def prompt_attention(
+    query: torch.Tensor,
+    keys_values: torch.Tensor,
+    query_indptr: torch.Tensor,
+    page_indptr: torch.Tensor,
+    pages: torch.Tensor,
+    last_page_len: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float | None,
+    window: int,
+    sinks: torch.Tensor | None,
+    first: int,
+    most_queries: int,
+) -> None:
+    """See ``base``: decode attention of as many queries for each sequence as the longest has."""
+    begins, ends = query_indptr[first:-1].long(), query_indptr[first + 1 :].long()
+    slot = torch.arange(most_queries, device=query.device)
+    # The rest of a shorter sequence is padding, read from any valid place.
+    index = (begins.unsqueeze(1) + slot).clamp_max(len(query) - 1)
+    padded = out.new_empty(index.numel(), *out.shape[1:])
+    decode_attention(
+        query[index.flatten()],
+        keys_values,
+        page_indptr[first:],
+        pages,
+        last_page_len[first:],
+        padded,
+        scale=scale,
+        softcap=softcap,
+        window=window,
+        sinks=sinks,
+        width=most_queries,
+        num_queries=ends - begins,
+        ancestors=None,
+        splits=1,
+        scratch=None,
+    )
+    token = torch.arange(len(query), device=query.device)
+    line = torch.searchsorted(query_indptr[first + 1 :].contiguous(), token, right=True)
+    line = line.clamp_max(len(begins) - 1)
+    place = line * most_queries + (token - begins[line]).clamp_min(0)
+    is_there = (token >= begins[0]) & (token < ends[-1])
+    out.copy_(torch.where(is_there.view(-1, 1, 1), padded[place.clamp_max(len(padded) - 1)], out))

@@ -37,6 +37,20 @@ class RowCodes(NamedTuple):
     scales: torch.Tensor
 
 
+class ClampedAct(NamedTuple):
+    """Numbers of the gated activation ``(up + 1) * gate * sigmoid(sharpness * gate)``.
+
+    Computed in float32 from the rounded halves, and rounded once. Source: gpt-oss.
+
+    Attributes:
+        limit: largest gate, and largest magnitude of ``up``; values beyond it are clamped.
+        sharpness: factor of the gate within the sigmoid.
+    """
+
+    limit: float
+    sharpness: float
+
+
 Form = torch.Tensor | RowCodes | Blocks | PackedWeight
 """Representation of a matrix: floats ``[rows, columns]``, or one of the quantized formats."""
 
@@ -51,6 +65,7 @@ class ExpertMatrices(NamedTuple):
         experts: number of experts.
         rows: output features.
         columns: input features.
+        bias: biases of all experts, shape ``[experts, rows]``; dense. None for none.
     """
 
     all: Form
@@ -58,6 +73,7 @@ class ExpertMatrices(NamedTuple):
     experts: int
     rows: int
     columns: int
+    bias: torch.Tensor | None = None
 
     @property
     def device(self) -> torch.device:
@@ -163,20 +179,21 @@ class ExpertKernels(Protocol):
         x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
-        act: Activation,
+        act: Activation | ClampedAct,
         out: torch.Tensor,
     ) -> None:
         """Compute the gate and up projections of each visit and the gated activation.
 
         ``gate`` and ``up``, the two halves of the product, are rounded to the dtype of the output,
-        which is ``act(gate)``, rounded too, times ``up``.
+        which is ``act(gate)``, rounded too, times ``up``, unless the activation is clamped. Biases
+        are added before that.
 
         Args:
             x: tokens, shape ``[n, columns]``. Quantized per row if the matrices are ``RowCodes``,
                 per group if they are ``Blocks``.
             weight: rows of the gate projection, then those of the up projection.
             visits: routing tables of the tokens.
-            act: activation function of the gates.
+            act: activation function of the gates, or both halves' clamped one.
             out: fully overwritten, shape ``[n * top_k, rows / 2]``; dense.
         """
 
@@ -189,6 +206,8 @@ class ExpertKernels(Protocol):
         out: torch.Tensor,
     ) -> None:
         """Compute the down projection of each visit times the router's weight, rounded once.
+
+        Biases are added before the router's weight is applied.
 
         Args:
             x: activations of each visit, shape ``[n * top_k, columns]``; see ``expert_gates``.

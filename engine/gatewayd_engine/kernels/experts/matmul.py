@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.experts.base import RowCodes
+from gatewayd_engine.kernels.experts.base import ClampedAct, RowCodes
 from gatewayd_engine.kernels.experts.packed_matmul import packed_mm
-from gatewayd_engine.kernels.experts.tiles import store_visits, tile_of
+from gatewayd_engine.kernels.experts.tiles import epilogue, store_visits, tile_of
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
@@ -49,7 +49,7 @@ def expert_gates(
     x: torch.Tensor | QuantizedRows,
     weight: ExpertMatrices,
     visits: Visits,
-    act: Activation,
+    act: Activation | ClampedAct,
     out: torch.Tensor,
 ) -> None:
     """See ``base``."""
@@ -66,7 +66,7 @@ def expert_answers(
 ) -> None:
     """See ``base``."""
     # Each visit has a row of its own.
-    _launch(x, weight, visits, weights, 1, "", out)
+    _launch(x, weight, visits, weights, 1, None, out)
 
 
 def _launch(
@@ -75,7 +75,7 @@ def _launch(
     visits: Visits,
     weights: torch.Tensor | None,
     per: int,
-    act: str,
+    act: Activation | ClampedAct | None,
     out: torch.Tensor,
 ) -> None:
     if not visits.num_visits:
@@ -87,7 +87,7 @@ def _launch(
     # The most blocks that there can be: their actual number is known on the device only.
     rows, blocks = out.shape[1], len(visits.experts)
     # With gates each program has two tiles: one of the gate projection, one of the up projection.
-    wide = _ROWS[visits.lines] // (2 if act else 1)
+    wide = _ROWS[visits.lines] // (2 if act is not None else 1)
     deep = _deep(visits.lines, of)
     _expert_mm[(blocks * triton.cdiv(rows, wide),)](
         of.x,
@@ -97,6 +97,7 @@ def _launch(
         visits.order,
         visits.experts,
         out if weights is None else weights,
+        out if weight.bias is None else weight.bias,
         out,
         visits.num_visits,
         blocks,
@@ -108,7 +109,7 @@ def _launch(
         PER=per,
         KIND=of.kind,
         TALL=of.tall,
-        ACT=act,
+        **epilogue(weight, act),
         # Decided at compilation, so that the common case has no masks over columns.
         IS_EVEN=weight.columns % deep == 0,
         BAND=_BAND,
@@ -148,6 +149,7 @@ def _expert_mm(
     order: tl.tensor,
     experts: tl.tensor,
     weights: tl.tensor,
+    biases: tl.tensor,
     out: tl.tensor,
     count: tl.tensor,
     blocks: tl.tensor,
@@ -160,6 +162,9 @@ def _expert_mm(
     KIND: tl.constexpr,
     TALL: tl.constexpr,
     ACT: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHARPNESS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     IS_EVEN: tl.constexpr,
     BAND: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -220,4 +225,7 @@ def _expert_mm(
         made = made * mine * tl.load(place, mask=is_row, other=0.0)[None, :]
         if ACT != "":
             made_up = made_up * mine * tl.load(place + rows, mask=is_row, other=0.0)[None, :]
-    store_visits(made, made_up, weights, out, visit, is_line, row, rows, ACT)
+    store_visits(
+        made, made_up, weights, biases + expert * all_rows, out, visit, is_line, row, rows,
+        ACT, LIMIT, SHARPNESS, HAS_BIAS,
+    )  # fmt: skip

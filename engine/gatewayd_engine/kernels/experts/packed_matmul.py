@@ -14,11 +14,12 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.experts.tiles import store_visits, tile_of
+from gatewayd_engine.kernels.experts.tiles import epilogue, store_visits, tile_of
 from gatewayd_engine.kernels.quantized.unpack import code_at, codes_of
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.experts.base import ExpertMatrices, Visits
+    from gatewayd_engine.kernels.experts.base import ClampedAct, ExpertMatrices, Visits
+    from gatewayd_engine.kernels.quantized.base import Activation
     from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 _BAND = 8
@@ -32,7 +33,7 @@ def packed_mm(
     visits: Visits,
     weights: torch.Tensor | None,
     per: int,
-    act: str,
+    act: Activation | ClampedAct | None,
     out: torch.Tensor,
 ) -> None:
     """Compute either product of ``ExpertKernels`` with packed matrices.
@@ -43,13 +44,13 @@ def packed_mm(
         visits: routing tables of the tokens.
         weights: router's weight of each visit, float32; None if there are gates.
         per: visits per row of ``x``.
-        act: activation function of the gates; empty for none.
+        act: activation of the gates; None for none.
         out: shape ``[visits, rows]``, or half of the rows if there are gates.
     """
     form, one = cast("PackedWeight", weight.all), cast("PackedWeight", weight.one)
     rows, blocks = out.shape[1], len(visits.experts)
     # Gates take twice the work for each row of the output; with few visits more programs share it.
-    wide = _ROWS // 2 if act and visits.lines <= _FEW else _ROWS
+    wide = _ROWS // 2 if act is not None and visits.lines <= _FEW else _ROWS
     _packed_mm[(blocks * triton.cdiv(rows, wide),)](
         x,
         form.words,
@@ -60,6 +61,7 @@ def packed_mm(
         visits.order,
         visits.experts,
         out if weights is None else weights,
+        out if weight.bias is None else weight.bias,
         out,
         visits.num_visits,
         blocks,
@@ -70,7 +72,7 @@ def packed_mm(
         one.words.shape[0],
         x.stride(0),
         PER=per,
-        ACT=act,
+        **epilogue(weight, act),
         BITS=form.bits,
         ZERO=form.zero,
         IS_FLOAT=form.is_float,
@@ -169,6 +171,7 @@ def _packed_mm(
     visits: tl.tensor,
     experts: tl.tensor,
     weights: tl.tensor,
+    biases: tl.tensor,
     out: tl.tensor,
     count: tl.tensor,
     blocks: tl.tensor,
@@ -180,6 +183,9 @@ def _packed_mm(
     x_stride: tl.tensor,
     PER: tl.constexpr,
     ACT: tl.constexpr,
+    LIMIT: tl.constexpr,
+    SHARPNESS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
     BITS: tl.constexpr,
     ZERO: tl.constexpr,
     IS_FLOAT: tl.constexpr,
@@ -216,4 +222,7 @@ def _packed_mm(
             groups, pieces, BITS, ZERO, IS_FLOAT, RUN, GROUP, HAS_OFFSETS, HAS_ORDER, BLOCK_M,
             BLOCK_N,
         )  # fmt: skip
-    store_visits(made, up, weights, out, visit, is_line, row, rows, ACT)
+    store_visits(
+        made, up, weights, biases + expert * all_rows, out, visit, is_line, row, rows, ACT, LIMIT,
+        SHARPNESS, HAS_BIAS,
+    )  # fmt: skip

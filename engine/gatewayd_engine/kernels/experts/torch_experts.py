@@ -8,6 +8,7 @@ import torch
 
 from gatewayd_engine.kernels.activation import activation
 from gatewayd_engine.kernels.experts.base import (
+    ClampedAct,
     ExpertMatrices,
     RowCodes,
     Visits,
@@ -70,13 +71,18 @@ class TorchExperts:
         x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
-        act: Activation,
+        act: Activation | ClampedAct,
         out: torch.Tensor,
     ) -> None:
         """See ``base``."""
         made = _products(_floats(x), weight, visits, visits.top_k)
         gate, up = made.to(out.dtype).chunk(2, -1)
-        out.copy_(activation(act)(gate).mul_(up))
+        if isinstance(act, ClampedAct):
+            gate = gate.float().clamp(max=act.limit)
+            up = up.float().clamp(-act.limit, act.limit)
+            out.copy_((up + 1) * gate * torch.sigmoid(act.sharpness * gate))
+        else:
+            out.copy_(activation(act)(gate).mul_(up))
 
     def expert_answers(
         self,
@@ -127,7 +133,11 @@ def _products(x: torch.Tensor, weight: ExpertMatrices, visits: Visits, per: int)
     is_block = (visits.experts >= 0).repeat_interleave(visits.lines, output_size=len(order))
     line = torch.where(is_block, line, len(x))
     given = torch.unflatten(padded[line], 0, (-1, visits.lines))
-    made = torch.bmm(given, all_[visits.experts.long().clamp(0)].mT).flatten(0, 1)
+    expert = visits.experts.long().clamp(0)
+    made = torch.bmm(given, all_[expert].mT)
+    if weight.bias is not None:
+        made += weight.bias[expert].unsqueeze(1).float()
+    made = made.flatten(0, 1)
     out = x.new_zeros(visits.num_visits + 1, weight.rows)
     # Padding lines already have ``num_visits`` as their visit, the extra row.
     out.index_copy_(0, torch.where(is_block, order, visits.num_visits), made)

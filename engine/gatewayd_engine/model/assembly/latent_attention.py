@@ -61,7 +61,7 @@ class LatentAttentionBuilder:
             expand = self._query_matrix(f"{prefix}.q_b_proj", scale)
             made = self._linears.packed(f"{prefix}.q_b_proj", expand)
             queries = LatentQueries(self._norm(f"{prefix}.q_a_layernorm", made), made)
-        keys, values = self._absorbed(f"{prefix}.kv_b_proj", scale)
+        keys, values = self._absorbed(prefix, scale)
         self.float_parts += (keys, values)
         return LatentAttention(
             index,
@@ -119,18 +119,27 @@ class LatentAttentionBuilder:
         flat = rows.reshape(-1, self._latent.rope_dim)
         return interleave_pairs(flat, self._latent.rope_dim).view(rows.shape)
 
-    def _absorbed(self, name: str, scale: float) -> tuple[HeadProduct, HeadProduct]:
+    def _absorbed(self, prefix: str, scale: float) -> tuple[HeadProduct, HeadProduct]:
         """Read the matrices that expand a latent: as products with queries, and with the attended.
 
         They stay floats, as they are multiplied head by head.
         """
-        latent, weights = self._latent, self._linears.weights
-        whole = dense(weights.matrix(name)).to(self._linears.device, weights.dtype)
-        by_head = whole.view(self._spec.num_heads, -1, latent.rank)
-        keys, values = torch.split_with_sizes(by_head, (latent.nope_dim, latent.value_dim), 1)
+        latent = self._latent
+        if f"{prefix}.k_b_proj.weight" in self._linears.weights:
+            keys = self._by_head(f"{prefix}.k_b_proj").transpose(1, 2)
+            values = self._by_head(f"{prefix}.v_b_proj")
+        else:
+            by_head = self._by_head(f"{prefix}.kv_b_proj")
+            keys, values = torch.split_with_sizes(by_head, (latent.nope_dim, latent.value_dim), 1)
         made = HeadProduct(keys), HeadProduct(values.transpose(1, 2) * scale)
         self._linears.nbytes += sum(each.nbytes for each in made)
         return made
+
+    def _by_head(self, name: str) -> torch.Tensor:
+        """Read a matrix of all heads as floats, ``[heads, rows of a head, columns]``."""
+        linears = self._linears
+        whole = dense(linears.weights.matrix(name)).to(linears.device, linears.weights.dtype)
+        return torch.unflatten(whole, 0, (self._spec.num_heads, -1))
 
     def _norm(self, name: str, entry: LinearOp | None, factor: float = 1.0) -> Norm:
         weight = self._linears.weights.tensor(f"{name}.weight")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
+import torch
+
+from gatewayd_engine.kernels.experts.base import ClampedAct
 from gatewayd_engine.model.assembly.linears import LinearBuilder
 from gatewayd_engine.model.config.moe import ClampedGate, MoeSpec, SharedExpert
 from gatewayd_engine.model.decoder import Mlp
@@ -111,9 +114,6 @@ class MlpBuilder:
         parts, experts = self._parts.experts, moe.num_experts
         if parts is None:
             return None
-        if moe.has_bias or moe.gate is not None:
-            self._warn_ungrouped(index, "with biases, or a clamped activation")
-            return None
         hidden, inner = self._spec.hidden_size, moe.intermediate_size
         sizes = ((2 * inner, hidden), (hidden, inner))
         stacks: list[Stack] = []
@@ -129,9 +129,14 @@ class MlpBuilder:
                     # Read again one by one, from the first on: experts already stacked are dropped.
                     return None
         gate_up, down = stacks
+        if moe.has_bias:
+            biases = [self._expert_biases(index, number) for number in range(experts)]
+            gate_up.bias, down.bias = (torch.stack(each) for each in zip(*biases, strict=True))
         self._linears.nbytes += gate_up.nbytes + down.nbytes
-        name, dtype = self._spec.activation, self._linears.weights.dtype
-        return parts.mixture(self.router(index), gate_up, down, name, dtype)
+        act: str | ClampedAct = self._spec.activation
+        if moe.gate is not None:
+            act = ClampedAct(moe.gate.limit, moe.gate.sharpness)
+        return parts.mixture(self.router(index), gate_up, down, act, self._linears.weights.dtype)
 
     def _expert_weights(self, index: int, number: int) -> Iterator[Weight]:
         """Yield the matrices of an expert, gate and up fused, on the device."""
@@ -142,6 +147,14 @@ class MlpBuilder:
             yield self._linears.settled(
                 self._linears.quantized(f"{prefix}.{name}", self._linears.read_joined(names))
             )
+
+    def _expert_biases(self, index: int, number: int) -> list[torch.Tensor]:
+        """Read the biases of an expert's matrices, gate and up fused, to the device."""
+        prefix = f"{self._expert_prefix(index)}.experts.{number}"
+        gate, up, down = expert_parts(self._spec)
+        joined = self._linears.matrix_names(prefix, "gate_up_proj", (gate, up))
+        found = [self._linears.read_bias(names) for names in (joined, [f"{prefix}.{down}"])]
+        return [bias.to(self._linears.device) for bias in found if bias is not None]
 
     def _warn_ungrouped(self, index: int, what: str) -> None:
         """Log once why experts run one at a time."""

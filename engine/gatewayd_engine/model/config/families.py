@@ -65,7 +65,8 @@ class Family:
             all where ``use_sliding_window`` is, those that ``layer_types`` or
             ``max_window_layers`` name (from there on, or every other one before it), all but every
             ``full_interval``-th one, or those without rotary embedding where ``use_sliding_window``
-            is set.
+            is set. "rotated": those with rotary embedding attend within chunks of
+            ``attention_chunk_size``.
         window: the window when config.json says nothing; None for none.
         full_interval: see ``windows``; when config.json says nothing.
         unrotated_interval: every such layer has no rotary embedding when config.json says nothing;
@@ -77,8 +78,6 @@ class Family:
             all layers rotate alike.
         grows_queries: queries of layers without rotary embedding grow with their position unless
             ``attn_temperature_tuning`` is false.
-        chunk: layers with rotary embedding attend within chunks of ``attention_chunk_size``, by
-            default this number of positions; None for all. One chunk is served.
         query_scalar: scores are divided by the root of ``query_pre_attn_scalar``, by default this
             number; None for the size of a head.
         softcaps: bounds of scores and of logits when config.json says nothing; None where it must
@@ -103,9 +102,9 @@ class Family:
     norms: LayerNorms = LayerNorms()
     norm_offset: bool = False
     scaled_embedding: bool = False
-    windows: Literal["none", "all", "used", "listed", "listed_before", "interval", "unrotated"] = (
-        "none"
-    )
+    windows: Literal[
+        "none", "all", "used", "listed", "listed_before", "interval", "unrotated", "rotated"
+    ] = "none"
     window: int | None = None
     full_interval: int = 2
     unrotated_interval: int | None = None
@@ -113,7 +112,6 @@ class Family:
     rotated: float = 1.0
     local_theta: float | None = None
     grows_queries: bool = False
-    chunk: int | None = None
     query_scalar: float | None = None
     softcaps: tuple[float | None, float | None] | None = None
     latent: bool = False
@@ -210,7 +208,8 @@ FAMILIES = {
         unrotated_interval=4,
         adjacent_pairs=True,
         grows_queries=True,
-        chunk=8192,
+        windows="rotated",
+        window=8192,
         dense_size="intermediate_size_mlp",
         experts="llama4",
         head_dim=128,

@@ -1,28 +1,36 @@
-"""Sliding windows and unrotated layers of a model, read from config.json. Imports no torch."""
+"""Sliding windows, chunks and unrotated layers, read from config.json. Imports no torch."""
 
 from __future__ import annotations
 
 from gatewayd_engine.model.config.families import Family
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
 
-_LISTED = ("listed", "listed_before", "interval", "unrotated")
+_LISTED = ("listed", "listed_before", "interval", "unrotated", "rotated")
 """Families whose ``layer_types`` count."""
 
 
-def read_windows(config: JsonFields, family: Family, rotated: tuple[bool, ...]) -> tuple[int, ...]:
+def read_windows(
+    config: JsonFields, family: Family, rotated: tuple[bool, ...], max_len: int
+) -> tuple[int, ...]:
     """Read the window of each layer; 0 for all positions.
 
     Args:
         config: of config.json.
         family: of the model.
         rotated: see ``read_rotated``.
+        max_len: positions of the longest context.
 
     Raises:
         SpecError: ``layer_types`` does not fit the layers.
     """
     num_layers, is_before = len(rotated), family.windows == "listed_before"
+    is_chunked = family.windows == "rotated"
+    if is_chunked:
+        window = config.optional_size("attention_chunk_size", family.window) or 0
+        # Within its first chunk, a token attends to all positions before it.
+        window = window if window < max_len else 0
     # transformers writes 0 for these families where they have no windows.
-    if is_before and config.raw("sliding_window") == 0:
+    elif is_before and config.raw("sliding_window") == 0:
         window = 0
     else:
         window = config.optional_size("sliding_window", family.window) or 0
@@ -45,19 +53,22 @@ def read_windows(config: JsonFields, family: Family, rotated: tuple[bool, ...]) 
             has_window = [(layer + 1) % interval != 0 for layer in range(num_layers)]
         case "unrotated":
             has_window = [not has_rope for has_rope in rotated]
+        case "rotated":
+            has_window = [*rotated]
     if family.windows in ("listed", "listed_before", "unrotated") and not is_used:
         # Without use_sliding_window, layers that ``layer_types`` lists have no window either.
         window = 0
     listed = config.texts("layer_types")
     if listed is not None and family.windows in _LISTED:
-        unknown = set(listed) - {"full_attention", "sliding_attention"}
+        limited = "chunked_attention" if is_chunked else "sliding_attention"
+        unknown = set(listed) - {"full_attention", limited}
         if unknown or len(listed) != num_layers:
             raise SpecError(
-                f"{config.where}: layer_types must name full_attention or sliding_attention for"
+                f"{config.where}: layer_types must name full_attention or {limited} for"
                 f" each of {num_layers} layers, not {', '.join(sorted(set(listed)))} for"
                 f" {len(listed)}"
             )
-        has_window = [kind == "sliding_attention" for kind in listed]
+        has_window = [kind == limited for kind in listed]
     return tuple(window if has else 0 for has in has_window)
 
 

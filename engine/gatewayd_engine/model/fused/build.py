@@ -41,6 +41,7 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         page_size=page_size,
         vocab=spec.vocab_size,
         logit_softcap=spec.logit_softcap,
+        chunked=spec.attention.chunked,
     )
     found = [block for block in blocks if block is not None]
     is_alike = spec.query_scale is None and spec.family.qk_norm != "unit"

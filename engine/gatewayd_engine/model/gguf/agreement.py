@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from gatewayd_engine.model.config.latent import LatentSpec
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.names import ARCHITECTURES
 from gatewayd_engine.model.gguf.values import shown
@@ -16,6 +17,7 @@ _RELATIVE = 1e-6
 _GATING = {"softmax": 1, "sigmoid": 2}
 """Gating functions of a router, as llama.cpp numbers them."""
 _DRAFTS = "nextn_predict_layers"
+_OF_HEADS = ("qk_nope_head_dim + qk_rope_head_dim", "v_head_dim")
 
 
 class _Fact(NamedTuple):
@@ -41,7 +43,9 @@ def disagreements(files: GgufFiles, spec: ModelSpec) -> list[str]:
 def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
     drafts = files.metadata.get(f"{files.architecture}.{_DRAFTS}", 0)
     # Files count the layers that predict further tokens, if they have them.
-    for fact in _expected(spec, drafts if isinstance(drafts, int) else 0):
+    drafts = drafts if isinstance(drafts, int) else 0
+    is_split = f"{files.architecture}.attention.key_length_mla" in files.metadata
+    for fact in _expected(spec, drafts, is_split):
         key = f"{files.architecture}.{fact.key}"
         found = files.metadata.get(key)
         # Optional keys may be absent; config.json decides then.
@@ -54,14 +58,17 @@ def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
             yield f"{key} is {found:.9g}, but config.json has {fact.field} {fact.expected:.9g}"
 
 
-def _expected(spec: ModelSpec, drafts: int) -> Iterator[_Fact]:
+def _expected(spec: ModelSpec, drafts: int, is_split: bool) -> Iterator[_Fact]:
     yield _Fact("block_count", spec.num_layers + drafts, "num_hidden_layers", True)
     yield _Fact("embedding_length", spec.hidden_size, "hidden_size", True)
     yield _Fact("feed_forward_length", spec.intermediate_size, "intermediate_size", True)
     yield _Fact("attention.head_count", spec.num_heads, "num_attention_heads", True)
-    yield _Fact("attention.head_count_kv", spec.num_kv_heads, "num_key_value_heads")
-    yield _Fact("attention.key_length", spec.head_dim, "head_dim")
-    yield _Fact("attention.value_length", spec.head_dim, "head_dim")
+    if spec.latent is None:
+        yield _Fact("attention.head_count_kv", spec.num_kv_heads, "num_key_value_heads")
+        yield _Fact("attention.key_length", spec.head_dim, "head_dim")
+        yield _Fact("attention.value_length", spec.head_dim, "head_dim")
+    else:
+        yield from _of_latents(spec, spec.latent, is_split)
     yield _Fact("attention.layer_norm_rms_epsilon", spec.norm_eps, "rms_norm_eps")
     yield _Fact("rope.dimension_count", spec.rope.rotary_dim, "rotated dimensions")
     yield _Fact("rope.freq_base", spec.rope.theta, "rope_theta")
@@ -69,7 +76,8 @@ def _expected(spec: ModelSpec, drafts: int) -> Iterator[_Fact]:
         yield _Fact("rope.scaling.factor", spec.rope.factor, "a factor of")
     yield _Fact("vocab_size", spec.vocab_size, "vocab_size")
     yield from _of_experts(spec)
-    if any(spec.windows):
+    # Files of chunked attention do not say how long chunks are.
+    if any(spec.windows) and not spec.attention.chunked:
         yield _Fact("attention.sliding_window", max(spec.windows), "sliding_window")
     for key, cap in (
         ("attn_logit_softcapping", spec.attention_softcap),
@@ -77,6 +85,26 @@ def _expected(spec: ModelSpec, drafts: int) -> Iterator[_Fact]:
     ):
         # A file that has a cap where config.json has none is refused, too.
         yield _Fact(key, cap or 0, key)
+
+
+def _of_latents(spec: ModelSpec, latent: LatentSpec, is_split: bool) -> Iterator[_Fact]:
+    """Yield the facts of latent attention; older files have other meanings of lengths."""
+    yield _Fact("attention.q_lora_rank", latent.query_rank or 0, "q_lora_rank")
+    yield _Fact("attention.kv_lora_rank", latent.rank, "kv_lora_rank", True)
+    key, value = (
+        (latent.record_dim, latent.rank) if is_split else (latent.key_dim, latent.value_dim)
+    )
+    key_field, value_field = ("cached keys of", "cached values of") if is_split else _OF_HEADS
+    yield _Fact("attention.head_count_kv", 1 if is_split else spec.num_heads, "KV heads")
+    yield _Fact("attention.key_length", key, key_field)
+    yield _Fact("attention.value_length", value, value_field)
+    yield _Fact("attention.key_length_mla", latent.key_dim, _OF_HEADS[0])
+    yield _Fact("attention.value_length_mla", latent.value_dim, _OF_HEADS[1])
+    if spec.rope.kind == "yarn" and spec.rope.factor > 1:
+        # The factor on scores is the square of 1 + 0.1 * mscale_all_dim * log(factor).
+        root = math.sqrt(spec.attention_scale * math.sqrt(latent.key_dim))
+        multiplier = (root - 1) / math.log(spec.rope.factor)
+        yield _Fact("rope.scaling.yarn_log_multiplier", multiplier, "a tenth of mscale_all_dim of")
 
 
 def _of_experts(spec: ModelSpec) -> Iterator[_Fact]:

@@ -9,7 +9,13 @@ from typing import NamedTuple
 
 from gatewayd_engine.model.gguf.experts import ExpertSplitter
 from gatewayd_engine.model.gguf.header import Header, Tensor, read_header
-from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, ONE_ROW, renamed
+from gatewayd_engine.model.gguf.names import (
+    ARCHITECTURES,
+    FREQUENCIES,
+    OF_HEADS,
+    ONE_ROW,
+    renamed,
+)
 from gatewayd_engine.model.gguf.types import FLOATS
 from gatewayd_engine.model.gguf.values import Value, shown
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
@@ -131,6 +137,8 @@ def _tensors(
                 raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
             if full.endswith(ONE_ROW) and len(tensor.shape) == 1:
                 tensor = tensor._replace(shape=(1, *tensor.shape))
+            if full.endswith(OF_HEADS):
+                tensor = tensor._replace(shape=_one_below_the_other(path.name, name, tensor))
             for single, part in experts.split(path.name, name, full, tensor):
                 if single in found:
                     raise LoadError(
@@ -138,6 +146,21 @@ def _tensors(
                     )
                 found[single] = (path, part)
     return found, frequencies
+
+
+def _one_below_the_other(file: str, name: str, tensor: Tensor) -> tuple[int, int]:
+    """Return the shape of the matrices of all heads as one.
+
+    Raises:
+        LoadError: the tensor is not a matrix for each head.
+    """
+    if len(tensor.shape) != 3:
+        raise LoadError(
+            f"{file}: {name} is {list(tensor.shape)}; it must have three dimensions, of which the"
+            " first is the number of heads"
+        )
+    heads, rows, columns = tensor.shape
+    return heads * rows, columns
 
 
 def _gguf(folder: Path) -> list[Path]:

@@ -68,6 +68,17 @@ _SHARED = {
     "ffn_down_shexp": "mlp.shared_experts.down_proj",
     "exp_probs_b.bias": "mlp.gate.e_score_correction_bias",
 }
+_DEEPSEEK = {
+    **_SHARED,
+    "attn_q_a": "self_attn.q_a_proj",
+    "attn_q_a_norm": "self_attn.q_a_layernorm",
+    "attn_q_b": "self_attn.q_b_proj",
+    "attn_kv_a_mqa": "self_attn.kv_a_proj_with_mqa",
+    "attn_kv_a_norm": "self_attn.kv_a_layernorm",
+    "attn_kv_b": "self_attn.kv_b_proj",
+    "attn_k_b": "self_attn.k_b_proj",
+    "attn_v_b": "self_attn.v_b_proj",
+}
 _GLM_EXPERTS = {**_SHARED, "post_attention_norm": "post_attention_layernorm"}
 _GPT = {
     **_QWEN,
@@ -97,6 +108,9 @@ FREQUENCIES = "rope_freqs.weight"
 """Not a weight: RoPE frequency factors, which follow from the settings in config.json."""
 ONE_ROW = "mlp.shared_expert_gate.weight"
 """End of the names of matrices of one row, which files have as vectors."""
+OF_HEADS = ("self_attn.k_b_proj.weight", "self_attn.v_b_proj.weight")
+"""Ends of the names of matrices that files have as one for each head, in three dimensions."""
+DEEPSEEK = "deepseek2"
 GEMMA = "gemma2"
 GEMMA3 = "gemma3"
 GLM = "glm4"
@@ -117,6 +131,12 @@ ARCHITECTURES = {
     "qwen3": ("Qwen3ForCausalLM",),
     QWEN2_EXPERTS: ("Qwen2MoeForCausalLM",),
     QWEN_EXPERTS: ("Qwen3MoeForCausalLM",),
+    DEEPSEEK: (
+        "DeepseekV2ForCausalLM",
+        "DeepseekV3ForCausalLM",
+        "Glm4MoeLiteForCausalLM",
+        "YoutuForCausalLM",
+    ),
     GEMMA: ("Gemma2ForCausalLM",),
     GEMMA3: ("Gemma3ForCausalLM",),
     GLM: ("Glm4ForCausalLM",),
@@ -131,6 +151,7 @@ ARCHITECTURES = {
 
 
 _OTHERS = {
+    DEEPSEEK: _DEEPSEEK,
     GEMMA: _GEMMA,
     GEMMA3: _GEMMA,
     GLM: _GLM,
@@ -144,7 +165,7 @@ _OTHERS = {
     QWEN2_EXPERTS: _QWEN2,
     QWEN_EXPERTS: _QWEN,
 }
-_WITH_DRAFTS = (GLM_EXPERTS,)
+_WITH_DRAFTS = (DEEPSEEK, GLM_EXPERTS)
 
 
 def renamed(name: str, architecture: str) -> str | None:

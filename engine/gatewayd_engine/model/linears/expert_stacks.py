@@ -45,9 +45,12 @@ class Stack:
         rows: output features.
         columns: input features.
         kernels: of the device.
+
+    Attributes:
+        bias: biases of all experts, shape ``[experts, rows]``; None for none.
     """
 
-    __slots__ = ("_all", "_experts", "_kernels", "_kind", "_matrices", "_shape", "_tensors")
+    __slots__ = ("_all", "_experts", "_kernels", "_kind", "_matrices", "_shape", "_tensors", "bias")
 
     def __init__(
         self, first: Form, experts: int, rows: int, columns: int, kernels: Kernels
@@ -55,6 +58,7 @@ class Stack:
         self._experts = experts
         self._shape = (rows, columns)
         self._kernels = kernels
+        self.bias: torch.Tensor | None = None
         self._tensors = {
             name: tensor.new_empty((experts, *tensor.shape))
             for name, tensor in tensors_of(first).items()
@@ -67,13 +71,14 @@ class Stack:
     @property
     def nbytes(self) -> int:
         """Size of the stack in bytes."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
+        own = 0 if self.bias is None else self.bias.nbytes
+        return own + sum(tensor.nbytes for tensor in self._tensors.values())
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Key of the compiled kernel variant: format, shapes and dtypes."""
         factors = [self._tensors[name].dtype for name in _FACTORS if name in self._tensors]
-        return (*self._kind, *factors)
+        return (*self._kind, *factors, None if self.bias is None else self.bias.dtype)
 
     def set_expert(self, number: int, form: Form) -> bool:
         """Copy an expert's matrix into the stack; False if its form differs from the first's."""
@@ -94,7 +99,7 @@ class Stack:
         # Not before all experts are set, as a widened stack replaces the tensors.
         if self._matrices is None:
             one = one_of(self._all, 0)
-            self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape)
+            self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape, self.bias)
         return self._matrices
 
     def prepare_input(self, x: torch.Tensor) -> torch.Tensor | QuantizedRows:

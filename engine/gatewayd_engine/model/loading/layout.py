@@ -38,7 +38,7 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         if spec.latent is None:
             shapes |= _attention(spec, f"{prefix}.self_attn", present)
         else:
-            shapes |= _latent_attention(spec, spec.latent, f"{prefix}.self_attn")
+            shapes |= _latent_attention(spec, spec.latent, f"{prefix}.self_attn", present)
         if spec.moe is not None and spec.moe.layers[index]:
             shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present), present)
         else:
@@ -98,7 +98,9 @@ def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
     return shapes
 
 
-def _latent_attention(spec: ModelSpec, latent: LatentSpec, prefix: str) -> Shapes:
+def _latent_attention(
+    spec: ModelSpec, latent: LatentSpec, prefix: str, present: Container[str]
+) -> Shapes:
     hidden, queries = spec.hidden_size, spec.num_heads * latent.key_dim
     if latent.query_rank is None:
         shapes = _linear(f"{prefix}.q_proj", queries, hidden, False)
@@ -108,9 +110,15 @@ def _latent_attention(spec: ModelSpec, latent: LatentSpec, prefix: str) -> Shape
         shapes |= _linear(f"{prefix}.q_b_proj", queries, latent.query_rank, False)
     shapes |= _linear(f"{prefix}.kv_a_proj_with_mqa", latent.record_dim, hidden, spec.qkv_bias)
     shapes[f"{prefix}.kv_a_layernorm.weight"] = (latent.rank,)
-    expanded = spec.num_heads * (latent.nope_dim + latent.value_dim)
-    shapes |= _linear(f"{prefix}.kv_b_proj", expanded, latent.rank, False)
-    values = spec.num_heads * latent.value_dim
+    keys, values = spec.num_heads * latent.nope_dim, spec.num_heads * latent.value_dim
+    if f"{prefix}.k_b_proj.weight" in present:
+        # GGUF files have the two apart, and that of each head's keys transposed.
+        shapes |= _linear(
+            f"{prefix}.k_b_proj", spec.num_heads * latent.rank, latent.nope_dim, False
+        )
+        shapes |= _linear(f"{prefix}.v_b_proj", values, latent.rank, False)
+    else:
+        shapes |= _linear(f"{prefix}.kv_b_proj", keys + values, latent.rank, False)
     return shapes | _linear(f"{prefix}.o_proj", hidden, values, spec.output_bias)
 
 

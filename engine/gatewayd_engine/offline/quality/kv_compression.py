@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_engine.state.sequence import ALL_EXACT, CompressionState
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted, Compacts, Selects
-from gatewayd_hooks.resources import EngineResources, KvShape
+from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
 _AT_LEAST = "at_least"
@@ -220,7 +220,7 @@ def open_compression(
         strategy.open(
             replace(
                 resources,
-                kv_shape=KvShape(**asdict(spec.attention)),
+                kv_shape=spec.attention.kv_shape,
                 read_heads=lambda setting, name: read_heads(
                     setting, name, Path(config.model), target, spec.vocab_size, config.device
                 ),

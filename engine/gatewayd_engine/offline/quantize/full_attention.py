@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn import functional
 
+from gatewayd_engine.attention.windows import first_visible
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 
@@ -28,7 +29,7 @@ class FullSequenceAttention:
         # [num_parts * kv_heads, n, head_dim]: all keys come before all values, if any.
         parts = key_value.transpose(0, 1).chunk(shape.num_parts)
         key, value = parts[0], parts[-1]
-        seen = _seen(len(query), shape.windows[layer])
+        seen = _seen(len(query), shape.windows[layer], chunked=shape.chunked)
         if shape.softcap is None and self._sinks is None:
             attended = functional.scaled_dot_product_attention(
                 query.transpose(0, 1)[None],
@@ -53,8 +54,8 @@ class FullSequenceAttention:
         return attended.transpose(0, 1).flatten(1)
 
 
-def _seen(length: int, window: int) -> torch.Tensor:
+def _seen(length: int, window: int, *, chunked: bool) -> torch.Tensor:
     """Return the attention mask: which positions (columns) each position (row) attends to."""
-    positions = torch.arange(length)
-    distance = positions[:, None] - positions
-    return (distance >= 0) if not window else (distance >= 0) & (distance < window)
+    at = torch.arange(length)
+    now = at[:, None]
+    return (at <= now) & (at >= first_visible(now, window, chunked=chunked) if window else True)

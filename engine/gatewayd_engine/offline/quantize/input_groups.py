@@ -18,6 +18,8 @@ from gatewayd_hooks.quantization import Matrix
 
 SHARED = -1
 """Index of a layer's shared expert."""
+_OF_LATENTS = (".kv_b_proj", ".k_b_proj", ".v_b_proj")
+"""Ends of the names of matrices that expand latents."""
 
 
 class InputSource(NamedTuple):
@@ -68,7 +70,7 @@ def stays_float(matrix: Matrix) -> bool:
 
     The former are small and sensitive; the others are multiplied head by head, as floats.
     """
-    return weighs_experts(matrix.name) or matrix.name.endswith(".kv_b_proj")
+    return weighs_experts(matrix.name) or matrix.name.endswith(_OF_LATENTS)
 
 
 def input_groups(

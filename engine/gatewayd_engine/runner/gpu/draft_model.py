@@ -94,7 +94,7 @@ class DeviceRowModel:
         last_tokens = torch.zeros(max_running + 1, dtype=torch.int32, device=device)
         self._rows = _Rows(max_running, last_tokens, table.view(max_running + 1, pages))
         append = Append(shape, pool, kernels, decoder.rotation_tables())
-        self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
+        self._attention = SlotAttention(shape, pool, append, kernels, max_model_len, decoder.sinks)
         most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
         # A prefill step has an entry for each ``MOST_SLOTS`` tokens, possibly more than there are
         # rows.

@@ -119,6 +119,7 @@ class InputBuffers:
             last_page_len=self._last_page_len[:lines],
             host=host,
             shared_pages=self._shared_pages,
+            query_indptr=self._query_indptr[: lines + 1],
         )
 
     def fill(self, inputs: StepInputs, max_tokens: int) -> None:

@@ -12,6 +12,7 @@ from gatewayd_engine.attention.flashinfer.workspaces import device_bytes
 from gatewayd_engine.attention.triton_decode import MOST_KINDS
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.servable import ServableModel, ServableSpec
 from gatewayd_engine.runner.gpu.cuda_graphs import sizes
 from gatewayd_engine.runner.gpu.draft_model import captured_lines, num_captured_guesses
@@ -228,7 +229,7 @@ def run_largest(
         num_logits = most_slots(max_lines)
     # One token at one position throughout: memory depends on shapes alone.
     ids = torch.zeros(num_hidden, dtype=torch.int64, device=device)
-    hidden = decoder.hidden(ids, ids, _NullAttend(decoder.spec.num_heads))
+    hidden = decoder.hidden(ids, ids, _NullAttend(decoder.spec.attention))
     index = ids[: min(max_tokens, num_logits)]
     rows = index.to(torch.int32)
     raw = decoder.raw_logits(hidden.index_select(0, index))
@@ -252,14 +253,14 @@ def run_largest(
 class _NullAttend(RotatingAttend):
     """Attention without computation, with the memory use of real attention."""
 
-    __slots__ = ("_num_heads",)
+    __slots__ = ("_shape",)
 
-    def __init__(self, num_heads: int) -> None:
-        self._num_heads = num_heads
+    def __init__(self, shape: AttentionShape) -> None:
+        self._shape = shape
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
-        return heads[:, : self._num_heads].flatten(1)
+        return heads[:, : self._shape.num_heads, : self._shape.out_dim].flatten(1)
 
 
 def _gib(num_bytes: int) -> str:

@@ -38,7 +38,7 @@ class GraphBreakAttend(RotatingAttend):
 
     Args:
         room: input of attention; see ``RotatingAttend``.
-        attended: output of attention, shape ``[num_tokens, num_heads * head_dim]``.
+        attended: output of attention, shape ``[num_tokens, num_heads * out_dim]``.
         between: called for each layer, in order.
     """
 
@@ -79,11 +79,12 @@ class PiecewiseGraphs:
     ) -> None:
         self._decoder = decoder
         self._inputs = inputs
-        spec = decoder.spec
+        shape = decoder.spec.attention
         # Must match ``num_bytes``.
-        self._heads = self._allocate(spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        self._attended = self._allocate(spec.num_heads, spec.head_dim)
-        self._hidden = self._allocate(spec.hidden_size)
+        heads = shape.num_heads + shape.num_parts * shape.num_kv_heads
+        self._heads = self._allocate(heads, shape.head_dim)
+        self._attended = self._allocate(shape.num_heads, shape.out_dim)
+        self._hidden = self._allocate(decoder.spec.hidden_size)
         self._graphs: Graphs[PiecewiseLaunches] = Graphs(
             at,
             lambda size: capture.pieces(partial(self._launch, size)),
@@ -94,16 +95,17 @@ class PiecewiseGraphs:
     @staticmethod
     def num_bytes(decoder: ServableModel, most: int) -> int:
         """Return the memory of persistent tensors, for steps of at most ``most`` tokens."""
-        spec = decoder.spec
-        heads = 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
-        return most * (heads + spec.hidden_size) * decoder.dtype.itemsize
+        shape = decoder.spec.attention
+        heads = shape.num_heads + shape.num_parts * shape.num_kv_heads
+        numbers = heads * shape.head_dim + shape.num_heads * shape.out_dim
+        return most * (numbers + decoder.spec.hidden_size) * decoder.dtype.itemsize
 
     def size_for(self, num_tokens: int) -> int | None:
         """Return the captured token count to which a step is padded; None if there is none."""
         return self._graphs.size_for(num_tokens)
 
     def attended(self, num_tokens: int) -> torch.Tensor:
-        """Return the output of a step's attention, ``[num_tokens, num_heads, head_dim]``."""
+        """Return the output of a step's attention, ``[num_tokens, num_heads, out_dim]``."""
         return self._attended[:num_tokens]
 
     def hidden(

@@ -103,7 +103,9 @@ class DeviceRunner:
         self._drafted = DraftedSteps(
             decoder,
             attention,
-            SlotAttention(decoder.spec.attention, pool, append, kernels, self.max_len),
+            SlotAttention(
+                decoder.spec.attention, pool, append, kernels, self.max_len, decoder.sinks
+            ),
             self._state,
             self._input_buffers,
             verifier,

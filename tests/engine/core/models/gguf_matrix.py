@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.process.config import StrategyChoice
-from tests.engine.conftest import YARN_ROPE, write_checkpoint
+from tests.engine.conftest import GROUPED, YARN_ROPE, write_checkpoint
 from tests.engine.core.conftest import build
 from tests.engine.core.models.tiny_families import best_tokens
 from tests.engine.gguf_blocks import BLOCKS
@@ -39,6 +39,14 @@ _TOKENIZER: dict[str, Any] = {
     "tokenizer.ggml.token_type": [2, 3, *[1] * len(_TOKENS)],
     "tokenizer.ggml.merges": [],
     "tokenizer.ggml.eos_token_id": 1,
+}
+_LATENT = {
+    "kv_lora_rank": 256,
+    "q_lora_rank": 256,
+    "qk_nope_head_dim": 256,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 64,
+    "num_key_value_heads": 4,
 }
 _PROMPT = [1, *range(60, 100)]
 """Longer than any window."""
@@ -153,6 +161,41 @@ ARCHITECTURES = {
             "glm4moe.expert_weights_norm": True,
             "glm4moe.expert_weights_scale": 1.5,
             "glm4moe.expert_gating_func": 2,
+        },
+    ),
+    "deepseek_v2": GgufArchitecture(
+        "deepseek_v2_yarn",
+        "deepseek2",
+        "deepseek_v2",
+        {
+            **_LATENT,
+            "rope_parameters": {**YARN_ROPE, "mscale": 0.9, "mscale_all_dim": 0.9},
+            "mlp_bias": False,
+            "first_k_dense_replace": 1,
+            "moe_intermediate_size": 256,
+        },
+        {
+            "deepseek2.expert_gating_func": 1,
+            "deepseek2.rope.scaling.type": "yarn",
+            "deepseek2.rope.scaling.factor": 4.0,
+            "deepseek2.rope.scaling.original_context_length": 256,
+            "deepseek2.rope.scaling.yarn_log_multiplier": 0.09,
+        },
+    ),
+    "deepseek_v3": GgufArchitecture(
+        "deepseek_v3",
+        "deepseek2",
+        "deepseek_v3",
+        {
+            **_LATENT,
+            **GROUPED,
+            "norm_topk_prob": True,
+            "moe_intermediate_size": 256,
+        },
+        {
+            "deepseek2.expert_weights_norm": True,
+            "deepseek2.expert_weights_scale": 1.7,
+            "deepseek2.expert_gating_func": 2,
         },
     ),
     "llama4": GgufArchitecture(

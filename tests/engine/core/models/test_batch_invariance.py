@@ -137,7 +137,7 @@ def test_keys_and_values_are_the_same_bit_for_bit(
         "glm4_moe",
         "gpt_oss",
         "deepseek_v3",
-        "llama4",
+        "llama4_chunks",
     ],
 )
 def test_so_they_are_in_other_architectures(

@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from gatewayd_engine.core.hot_swap import EngineSwapRefused
-from gatewayd_engine.model.json_fields import SpecError
 from gatewayd_engine.model.model_backend import choose_backend
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.offline.describe_model import describe
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
-from gatewayd_engine.speculation.draft_models import load_draft_model
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.strategy import Kind
@@ -189,15 +188,8 @@ def test_the_cache_of_a_token_is_described_without_loading(folder: Path) -> None
     assert found.token_bytes == LAYERS * (RANK + ROPE) * 4
 
 
-def test_a_gpu_is_left_to_another_backend(folder: Path) -> None:
-    def chosen(name: str) -> Any:
-        given = config(folder, device="cuda:0", model_backend=StrategyChoice(name))
-        return choose_backend(given, PluginHost(CATALOG), PluginTimes(1.0, None))
-
-    found = chosen("auto")
-    assert found.choice.name == "transformers"
-    found.watched.close()
-    with pytest.raises(SpecError, match="native has latent attention on a CPU only"):
-        chosen("native")
-    with pytest.raises(ValueError, match="latent attention, which is computed on a CPU only"):
-        load_draft_model(str(folder), 1, 64, torch.float32, "cuda:0", lambda *args: None)
+def test_a_gpu_takes_the_own_decoder_too(folder: Path) -> None:
+    given = config(folder, device="cuda:0", model_backend=StrategyChoice("auto"))
+    found = choose_backend(given, PluginHost(CATALOG), PluginTimes(1.0, None))
+    assert isinstance(found, ModelSpec)
+    assert found.latent is not None

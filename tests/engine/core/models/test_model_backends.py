@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gatewayd_engine.model.json_fields import SpecError
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
-from gatewayd_engine.speculation.draft_models import load_draft_model
 from tests.engine.core.models.family_run import family_answers, outcome_of
 from tests.engine.core.models.tiny_families import best_tokens, write_tiny
 
@@ -126,8 +124,6 @@ def test_what_cannot_be_carried_is_refused_by_name(
             make_engine(folder)
     with pytest.raises(SpecError, match="takes between 1 and 512"):
         make_engine(tiny("gpt2"), max_model_len=513)
-    with pytest.raises(ValueError, match="attention sinks, which are computed on a CPU only"):
-        load_draft_model(str(tiny("gpt_oss")), 1, 64, torch.float32, "cuda:0", lambda *args: None)
     for backend in (StrategyChoice("native"), StrategyChoice("auto"), TRANSFORMERS):
         with pytest.raises(EngineConfigError, match="GptOssForCausalLM has attention sinks"):
             make_engine(

@@ -64,7 +64,7 @@ MORE: dict[str, dict[str, Any]] = {
     "dots1": {"moe_intermediate_size": 48, "n_shared_experts": 1},
     "gptj": {"rotary_dim": 8},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "window_size": 24},
-    "llama4_text": {"attention_chunk_size": 512, "interleave_moe_layer_step": 2},
+    "llama4_text": {"attention_chunk_size": 32, "interleave_moe_layer_step": 2},
     "longcat_flash": {"head_dim": 8},
     "mamba2": {"num_heads": 8, "head_dim": 16},
     "reformer": {"axial_pos_embds_dim": (32, 32), "axial_pos_shape": (16, 32)},

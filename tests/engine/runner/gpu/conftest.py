@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.attention.sinks import SinkScaling
 from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.core import build as assembly
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
@@ -89,14 +90,17 @@ def make_device_engine(
         tuning: Any,
         **named: Any,
     ) -> Any:
-        own = DecodeKernels(shape, pool, append, *sizes, **named)
+        own, sinks = DecodeKernels(shape, pool, append, *sizes, **named), named["sinks"]
+        scaling = None if sinks is None else SinkScaling(TorchKernels(), sinks)
         least = 64 if shares_prefixes else None
-        if request.param == "own":
-            return DecodeAttention(own, PagedAttention(shape, pool, append, own), least)
-        if shares_prefixes:
-            flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
+        if request.param == "own" or shape.values_are_keys:
+            return DecodeAttention(own, PagedAttention(shape, pool, append, own, sinks), least)
+        if shape.chunked and any(shape.windows):
+            flash = flashinfer.ChunkedAttention(shape, pool, append)
+        elif shares_prefixes:
+            flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64, sinks=scaling)
         else:
-            flash = flashinfer.FlashAttention(shape, pool, append)
+            flash = flashinfer.FlashAttention(shape, pool, append, scaling)
         return DecodeAttention(own, flash, least)
 
     monkeypatch.setattr(fake_flashinfer, "IS_GUARDED", False)

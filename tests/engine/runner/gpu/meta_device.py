@@ -75,6 +75,39 @@ GLM4_MOE = {
     "routed_scaling_factor": 2.5,
 }
 
+GPT_OSS = {
+    **DENSE,
+    "architectures": ["GptOssForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_local_experts": 5,
+    "num_experts_per_tok": 2,
+    "sliding_window": 128,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "attention_bias": True,
+    "swiglu_limit": 7.0,
+}
+
+DEEPSEEK = {
+    **DENSE,
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 32,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+}
+
 
 class Shapes:
     """Weights of which there is only the shape."""
@@ -116,8 +149,16 @@ class _Wrapper:
     def plan(self, *args: Any, **named: Any) -> None:
         """Nothing follows from it here."""
 
-    def run(self, q: torch.Tensor, kv: tuple[torch.Tensor, ...], *, out: torch.Tensor) -> None:
-        given = (q, *kv, out, self._workspace)
+    def run(
+        self,
+        q: torch.Tensor,
+        kv: tuple[torch.Tensor, ...],
+        *,
+        out: torch.Tensor,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+    ) -> None:
+        given = (q, *kv, out, self._workspace, *(() if lse is None else (lse,)))
         if {tensor.device for tensor in given} != {DEVICE} or q.shape != out.shape:
             raise Waits("FlashInfer is given other tensors")
 
@@ -177,7 +218,9 @@ def runner_of(
     kept = KvPool(shape, 64, PAGE_SIZE, decoder.dtype, "meta", element=element)
     append = Append(shape, kept, kernels, decoder.rotation_tables())
     attention = device_attention(
-        shape, kept, append, kernels, LINES, MAX_LEN, shares_prefixes=shares_prefixes
+        *(shape, kept, append, kernels, LINES, MAX_LEN),
+        shares_prefixes=shares_prefixes,
+        sinks=decoder.sinks,
     )
     rows, processors = RunningBatch(LINES, MAX_LEN, PAGE_SIZE), SimpleNamespace()
     return DeviceRunner(decoder, attention, kept, rows, processors, kernels, 64, append)  # type: ignore[arg-type]

@@ -26,7 +26,9 @@ def test_greedy_tokens_are_the_cpus(make_device_engine: Make, undisturbed: list[
     assert answers(make_device_engine()) == undisturbed
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "mistral", "mixtral", "phi3"])
+@pytest.mark.parametrize(
+    "architecture", ["llama", "qwen3", "gemma2", "mistral", "mixtral", "phi3", "gpt_oss"]
+)
 def test_tokens_equal_transformers(
     architecture: str,
     checkpoint: Callable[[str], Path],

@@ -177,7 +177,9 @@ def capture(monkeypatch: pytest.MonkeyPatch, flashinfer: SimpleNamespace) -> Rec
 
 
 @captured
-@pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe", "llama4"])
+@pytest.mark.parametrize(
+    "architecture", ["qwen3_moe", "qwen2_moe", "glm4_moe", "llama4", "gpt_oss", "gpt_oss_unbiased"]
+)
 def test_captured_steps_say_what_transformers_does(
     architecture: str,
     checkpoint: Callable[[str], Path],

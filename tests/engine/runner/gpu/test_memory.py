@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.config.moe import MoeSpec, Routing, SharedExpert
 from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import FusedParts
@@ -217,6 +218,7 @@ def spec_of(**fields: Any) -> Any:
         "moe": None,
         **fields,
     }
+    given["attention"] = AttentionShape(32, 32, 8, 128, 128**-0.5, None, given["windows"])
     return SimpleNamespace(**given)
 
 

@@ -44,6 +44,8 @@ CONFIGS = {
     "gemma2": meta_device.GEMMA2,
     "mixtral": meta_device.MIXTRAL,
     "glm4_moe": meta_device.GLM4_MOE,
+    "gpt_oss": meta_device.GPT_OSS,
+    "deepseek_v3": meta_device.DEEPSEEK,
 }
 
 
@@ -107,14 +109,18 @@ def test_steps_of_all_kinds_are_captured_unread(
     decoder = decoder_of(tmp_path, CONFIGS[name], kernels)
     runner = runner_of(decoder, kernels, shares_prefixes=attention == "cascade")
     # With a beginning in common and without, but of a line alone, and with windows, which hide it.
-    shares = attention == "cascade" and name != "gemma2"
+    shares = attention == "cascade" and name not in ("gemma2", "gpt_oss")
     # Each up to the logits, and whole.
     assert capture_steps(runner, capture, [1, 2, LINES]) == [len(TOKENS), 2 * (3 + 2 * shares)]
     wanted = {"_gather", "_rope_append", "_choose", "_add_rms_norm"}
     wanted |= {"_norm_heads"} if name == "qwen3" else set()
-    wanted |= {"_expert_mm"} if name in ("mixtral", "glm4_moe") else set()
-    wanted |= {"_gated"} if name != "mixtral" else set()
-    wanted |= {"_decode_attention"} if attention == "own" or shares else set()
+    wanted |= (
+        {"_expert_mm"} if "moe" in name or name in ("mixtral", "gpt_oss", "deepseek_v3") else set()
+    )
+    wanted |= {"_gated"} if name not in ("mixtral", "gpt_oss") else set()
+    wanted |= {"_scale_by_sinks"} if name == "gpt_oss" and attention != "own" else set()
+    is_own = attention == "own" or shares or name == "deepseek_v3"
+    wanted |= {"_decode_attention"} if is_own else set()
     assert wanted <= capture.launched.keys()
 
 

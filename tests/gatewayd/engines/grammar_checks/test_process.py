@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import os
 import shutil
 import signal
@@ -56,7 +57,7 @@ LESS = """
 import sys
 from gatewayd_engine.process import sandbox
 from gatewayd_engine.sampling.guides import check_sandboxed
-def none(*_):
+def none(*_, **__):
     raise sandbox.SandboxUnavailable("the kernel has no Landlock")
 setattr(sandbox, sys.argv.pop(1), none)
 sys.exit(check_sandboxed.main())
@@ -85,6 +86,21 @@ def linked(folder: Path) -> Path:
     shutil.copytree(embedded.folder("nano"), elsewhere)
     for file in elsewhere.iterdir():
         (model / file.name).symlink_to(file)
+    return model
+
+
+def snapshot_of_links(folder: Path) -> Path:
+    """A model in a Hugging Face cache, whose contents are elsewhere and readable by this user."""
+    folder.chmod(0o700)
+    model = folder / "models--o--a" / "snapshots" / "1"
+    blobs, elsewhere = model.parent.parent / "blobs", folder / "home" / "contents"
+    for made in (model, blobs, elsewhere):
+        made.mkdir(parents=True)
+    for file in embedded.folder("nano").iterdir():
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        shutil.copy(file, elsewhere / digest)
+        (blobs / digest[:40]).symlink_to(elsewhere / digest)
+        (model / file.name).symlink_to(f"../../blobs/{digest[:40]}")
     return model
 
 
@@ -189,6 +205,16 @@ async def test_a_guide_that_needs_more_than_its_files_has_it_and_it_is_said(
     assert "needs more than its own files" in said
 
 
+@pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
+async def test_contents_of_a_cache_that_are_stored_elsewhere_are_read_by_a_confined_checker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As tools do that share contents between models and users."""
+    watched = Watched(process.CONFINED, monkeypatch)
+    await watched.check(str(snapshot_of_links(tmp_path)))
+    assert (len(watched.started), watched.unconfined, watched.told) == (1, 0, [])
+
+
 @pytest.mark.parametrize(
     "error", ["MemoryError", 'RuntimeError("can\'t start new thread")', "OSError(errno.EMFILE, '')"]
 )
@@ -204,7 +230,10 @@ async def test_a_guide_that_is_short_of_memory_is_opened_confined_or_not_at_all(
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
 def test_the_doctor_says_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert service.confinement(Config()).state == "ok"
+    found = service.confinement(Config())
+    assert (found.state, found.text.partition(" are")[0]) == ("ok", "grammar checkers and pulls")
+    without = service.confinement(Config(guide=GuideTable(strategy="none")))
+    assert (without.state, without.text.partition(" are")[0]) == ("ok", "pulls")
     python = children.python
     monkeypatch.setattr(children, "python", lambda _, *rest: python("-c", FULL, *rest))
     found = service.confinement(Config())

@@ -289,3 +289,38 @@ async def test_streamed_log_probabilities_of_half_characters_are_all_told(text: 
     assert whole.choices[0].logprobs is not None
     assert told == whole.choices[0].logprobs.tokens
     assert len(told) == len(ids)
+
+
+@pytest.mark.parametrize("prompt", ["one two three four five six", list(range(300, 309))])
+@pytest.mark.parametrize("limit", [1, 3, 200, -1])
+async def test_a_longer_prompt_keeps_its_last_tokens(
+    text: TextModel, prompt: Any, limit: int
+) -> None:
+    ids = text.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    kept = ids if limit == -1 else ids[-limit:]
+    body = {**COMPLETION, "prompt": prompt, "truncate_prompt_tokens": limit, "echo": True}
+    async with running(text, FakeFleet(says([300]))) as gateway:
+        answer = (await gateway.http.post("/v1/completions", json=body)).json()
+        job = gateway.fleet.jobs[0]
+    assert list(job.request.prompt) == kept
+    assert answer["usage"]["prompt_tokens"] == len(kept)
+    assert answer["choices"][0]["text"].startswith(text.tokenizer.decode(kept))
+
+
+async def test_a_prompt_beyond_the_context_is_truncated_but_not_any(text: TextModel) -> None:
+    long = "word " * 3000
+    async with running(text, FakeFleet(says([300]))) as gateway:
+
+        async def post(prompt: str, limit: int | None) -> tuple[int, str]:
+            body = {**COMPLETION, "prompt": prompt, "truncate_prompt_tokens": limit}
+            answer = await gateway.http.post("/v1/completions", json=body)
+            return answer.status_code, answer.text
+
+        assert gateway.fleet.model is not None
+        most = gateway.fleet.model.max_model_len - 1
+        assert (await post(long, 5))[0] == 200
+        assert "the model's context is" in (await post(long, None))[1]
+        assert "the model's context is" in (await post("word " * 400_000, 5))[1]
+        for limit in (0, most + 1):
+            status, told = await post("a", limit)
+            assert (status, f"it must be from 1 to {most}, or -1" in told) == (400, True)

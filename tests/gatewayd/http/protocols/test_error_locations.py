@@ -10,6 +10,8 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running
 from tests.gatewayd.http.openai.fake_parsers import parsers
@@ -88,3 +90,22 @@ async def test_of_ollama(text: TextModel, path: str, fields: dict[str, Any], pla
     assert answer.status_code == 400, answer.text
     message = answer.json()["error"]
     assert message.startswith((f"{place} ", f"{place}: ")), message
+
+
+@pytest.mark.parametrize(
+    ("parameters", "place"),
+    [
+        ({"top_p": 7}, "parameters.top_p"),
+        ({"stop": [""]}, "parameters.stop[0]"),
+        ({"best_of": 99}, "parameters.best_of"),
+        ({"seed": -1}, "parameters.seed"),
+    ],
+)
+async def test_of_tgi(text: TextModel, parameters: dict[str, Any], place: str) -> None:
+    served: Any = [("tgi", Tgi(TgiConfig()))]
+    async with running(text, FakeFleet(), protocols=served) as gateway:
+        answer = await gateway.http.post("/", json={"inputs": "a", "parameters": parameters})
+    assert answer.status_code == 400, answer.text
+    told = answer.json()
+    assert told["error"].startswith((f"{place} ", f"{place}: ")), told
+    assert told["error_type"] == "validation"

@@ -17,6 +17,9 @@ from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 from gatewayd_proto_ollama import tables
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
+from gatewayd_proto_tgi.tables import TgiCompatRequest, TgiGenerateRequest
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import Gateway, running
 from tests.gatewayd.http.schema.malformed_bodies import bad_fields, with_field
@@ -31,12 +34,18 @@ CASES: dict[str, tuple[type[RequestTable], dict[str, Any]]] = {
     "/api/generate": (tables.GenerateRequest, {"model": "nano", "prompt": "a", "stream": False}),
     "/api/embed": (tables.EmbedRequest, {"model": "nano"}),
     "/api/embeddings": (tables.EmbeddingsRequest, {"model": "nano"}),
+    "/generate": (TgiGenerateRequest, {"inputs": "a"}),
+    "/": (TgiCompatRequest, {"inputs": "a"}),
     "/api/show": (tables.ShowRequest, {"model": "nano", "name": "nano"}),
 }
 
 
 def served(text: TextModel) -> Any:
-    protocols: Any = [("anthropic", Anthropic()), ("ollama", Ollama(OllamaConfig()))]
+    protocols: Any = [
+        ("anthropic", Anthropic()),
+        ("ollama", Ollama(OllamaConfig())),
+        ("tgi", Tgi(TgiConfig())),
+    ]
     return running(text, FakeFleet(says([100])), protocols=protocols)
 
 
@@ -80,7 +89,8 @@ async def test_the_report_is_true(text: TextModel, path: str) -> None:
     something = {"asks": "for something"}
     async with served(text) as gateway:
         routes = (await gateway.http.get("/v1/gateway/compat")).json()["routes"]
-        (fields,) = [one["fields"] for one in routes if one["path"] == path]
+        posts = [one for one in routes if one["method"] == "POST"]
+        (fields,) = [one["fields"] for one in posts if one["path"] == path]
         assert [field["name"] for field in fields] == list(table.model_fields)
         for field in fields:
             name = field["name"]
@@ -122,7 +132,7 @@ async def test_every_field_refuses_what_its_table_does_not_allow(
                 assert (answer.status_code, error_of(answer)) == (400, expected)
         assert gateway.fleet.jobs == [] or path.startswith("/api")
         assert (await ask(gateway, path, good)).status_code == 200
-    assert count >= (9 if path == "/api/show" else 18)
+    assert count >= (9 if path in ("/api/show", "/generate", "/") else 18)
 
 
 async def test_a_field_of_a_field_is_in_the_report(text: TextModel) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from gatewayd.http.services import RequestLimits, Services
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.protocols import Gateway as Given
-from gatewayd_hooks.protocols import Route
+from gatewayd_hooks.protocols import HttpRequest, HttpResponse, RequestRefusal, Route
 from tests.gatewayd.fake_fleet import FakeFleet, fails, hangs, hangs_after, says
 from tests.gatewayd.gateway import FakeControl, Gateway, running, until
 from tests.gatewayd.http.protocols.plain_protocol import Plain
@@ -299,6 +300,33 @@ def test_a_path_of_two_protocols_is_refused_with_both_names(text: TextModel) -> 
     assert str(caught.value) == (
         "protocol.yours cannot serve /plain/{any}: /plain/say belongs to protocol.mine"
     )
+
+
+async def test_two_protocols_share_a_path_by_its_methods(text: TextModel) -> None:
+    class Reads(Plain):
+        def routes(self, gateway: Given) -> list[Route]:
+            return [Route("GET", "/plain/say", self.told, "for tests")]
+
+        async def told(self, request: HttpRequest) -> HttpResponse:
+            return HttpResponse(b"told")
+
+        def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
+            return HttpResponse(b"theirs", status=refusal.status)
+
+    served: Any = [("mine", Plain()), ("yours", Reads())]
+    async with running(text, FakeFleet(), protocols=served) as gateway:
+        read = await gateway.http.get("/plain/say")
+        posted = await gateway.http.post("/plain/say", content=b"\xff")
+        wrong = await gateway.http.delete("/plain/say")
+        page = (await gateway.http.get("/metrics")).text
+    assert read.text == "told"
+    assert posted.status_code == 500
+    assert posted.content.startswith(b"sorry")
+    assert (wrong.status_code, wrong.headers["x-plain"]) == (405, "error")
+    assert all(method in wrong.text for method in ("GET", "HEAD", "POST"))
+    assert 'endpoint="/plain/say",method="GET",status="200"' in page
+    with pytest.raises(PluginError, match="/plain/say belongs to protocol"):
+        build_app(services(text, mine=Reads(), yours=Reads()))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from gatewayd_hooks.requests.nesting import MAX_DEPTH, field_too_deep, is_too_de
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running
 
@@ -67,7 +69,11 @@ async def test_the_refusal_names_it_and_the_limit(text: TextModel, field: str) -
 @pytest.mark.parametrize(("path", "field"), [("/v1/messages", "system"), ("/api/chat", "format")])
 async def test_so_do_those_of_other_apis(text: TextModel, path: str, field: str) -> None:
     content = b'{"model": "nano", "%b": %b}' % (field.encode(), DEEP)
-    served: Any = [("anthropic", Anthropic()), ("ollama", Ollama(OllamaConfig()))]
+    served: Any = [
+        ("anthropic", Anthropic()),
+        ("ollama", Ollama(OllamaConfig())),
+        ("tgi", Tgi(TgiConfig())),
+    ]
     async with running(text, FakeFleet(), protocols=served) as gateway:
         answer = await gateway.http.post(path, content=content)
     assert answer.status_code == 400

@@ -21,6 +21,8 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
+from gatewayd_proto_tgi.config import TgiConfig
+from gatewayd_proto_tgi.strategy import Tgi
 from tests.gatewayd.batch_gateway import jsonl, line
 from tests.gatewayd.fake_fleet import hangs, says
 from tests.gatewayd.gateway import until
@@ -65,7 +67,11 @@ def routes(monkeypatch: pytest.MonkeyPatch) -> list[Route]:
 
 @asynccontextmanager
 async def whole(text: TextModel, folder: Path, script: Any, **more: Any) -> AsyncIterator[Town]:
-    protocols = [("anthropic", Anthropic()), ("ollama", Ollama(OllamaConfig()))]
+    protocols = [
+        ("anthropic", Anthropic()),
+        ("ollama", Ollama(OllamaConfig())),
+        ("tgi", Tgi(TgiConfig())),
+    ]
     async with town(text, folder, script, protocols=protocols, **more) as here:
         yield here
 

@@ -8,9 +8,11 @@ from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES
 from gatewayd_engine.model.config.rope import MOST_CONTEXT
 from gatewayd_engine.model.gguf.expansion.expert_fields import expert_values
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
+from gatewayd_engine.model.gguf.expansion.latent_fields import latent_model_type, latent_values
 from gatewayd_engine.model.gguf.expansion.rope_fields import RopeFields
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.names import (
+    DEEPSEEK,
     GEMMA,
     GEMMA3,
     GLM,
@@ -79,8 +81,11 @@ class _Config:
     def values(self, ends: tuple[int, ...]) -> dict[str, Any]:
         heads = self._fields.size(self._key("attention.head_count"))
         hidden = self._fields.size(self._key("embedding_length"))
-        head_dim = self._fields.size(self._key("attention.key_length"), max(1, hidden // heads))
         model_type = self._model_type()
+        latent = latent_values(self._fields, self._files) if self._prefix == DEEPSEEK else {}
+        head_dim = latent.get("head_dim") or self._fields.size(
+            self._key("attention.key_length"), max(1, hidden // heads)
+        )
         values: dict[str, Any] = {
             "architectures": [MODEL_TYPES[model_type]],
             "model_type": model_type,
@@ -104,6 +109,7 @@ class _Config:
             **self._rope.values(head_dim),
             **self._windows(model_type),
             **expert_values(self._fields, self._prefix, model_type),
+            **latent,
         }
         if model_type in _GEMMA_LARGEST:
             values |= self._gemma(model_type, values)
@@ -122,6 +128,8 @@ class _Config:
                 return "mixtral"
             if self._key(_WINDOW) in self._fields:
                 return "mistral"
+        if self._prefix == DEEPSEEK:
+            return latent_model_type(self._fields, self._files)
         if self._prefix == OLMO and self._key(_WINDOW) in self._fields:
             return "olmo3"
         return _MODEL_TYPES[self._prefix]

@@ -29,7 +29,7 @@ def expert_values(fields: GgufFields, architecture: str, model_type: str) -> dic
         "num_experts_per_tok": fields.size(key("expert_used_count")),
     }
     kind = _KINDS[model_type]
-    if kind in ("qwen", "qwen_shared", "deepseek"):
+    if kind in ("qwen", "qwen_shared", "deepseek", "deepseek_v2"):
         values["moe_intermediate_size"] = fields.size(key("expert_feed_forward_length"))
     match kind:
         case "qwen":
@@ -51,7 +51,7 @@ def expert_values(fields: GgufFields, architecture: str, model_type: str) -> dic
                 # Files do not tell; llama.cpp goes by this number, too.
                 "use_qk_norm": values["num_local_experts"] != _LLAMA4_UNNORMED,
             }
-        case "deepseek":
+        case "deepseek" | "deepseek_v2":
             values |= {
                 "n_shared_experts": fields.optional_size(key("expert_shared_count")),
                 "first_k_dense_replace": fields.size(key("leading_dense_block_count"), 0, least=0),
@@ -60,6 +60,11 @@ def expert_values(fields: GgufFields, architecture: str, model_type: str) -> dic
                 "n_group": fields.size(key("expert_group_count"), 1),
                 "topk_group": fields.size(key("expert_group_used_count"), 1),
             }
+            if kind == "deepseek_v2":
+                if values["norm_topk_prob"]:
+                    raise fields.wrong(key("expert_weights_norm"), "false where softmax chooses")
+                is_limited = values["n_group"] > 1
+                values["topk_method"] = "group_limited_greedy" if is_limited else "greedy"
     return values
 
 
@@ -71,6 +76,8 @@ _KINDS = {
     "qwen2_moe": "qwen_shared",
     "olmoe": "olmoe",
     "glm4_moe": "deepseek",
+    "deepseek_v2": "deepseek_v2",
+    "deepseek_v3": "deepseek",
     "llama4_text": "llama4",
     "gpt_oss": "gpt_oss",
 }

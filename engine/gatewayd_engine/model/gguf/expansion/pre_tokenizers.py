@@ -20,9 +20,14 @@ _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]
 _BEFORE, _SHORT = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 _REST_WITH_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN = rf"{_BEFORE}{_UPPER}*{_LOWER}+|{_BEFORE}{_UPPER}+{_LOWER}*|\p{{N}}|{_REST_WITH_SLASH}"
-_GPT4O = (
-    rf"{_BEFORE}{_UPPER}*{_LOWER}+{_SHORT}|{_BEFORE}{_UPPER}+{_LOWER}*{_SHORT}|\p{{N}}{{1,3}}"
-    rf"|{_REST_WITH_SLASH}"
+_CASED = rf"{_BEFORE}{_UPPER}*{_LOWER}+{_SHORT}|{_BEFORE}{_UPPER}+{_LOWER}*{_SHORT}"
+_GPT4O = rf"{_CASED}|\p{{N}}{{1,3}}|{_REST_WITH_SLASH}"
+_YOUTU = rf"{_CASED}|\p{{N}}|{_REST_WITH_SLASH}"
+_YOUTU_SCRIPTS = (
+    "[\uac00-\ud7a3\u3131-\u318e]+"
+    "|[\uff01\u2026\u201c\u201d\u2018\u2019\u2014\uff1a\uff1b\uff0c\u3001-\u303f\ufe30-\ufe4f]+"
+    "|[\u3105-\u312f]+"
+    "|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 )
 _DEEPSEEK3 = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
@@ -143,9 +148,10 @@ _KINDS = {
         )
     ),
     ("deepseek-coder",): WordSplit(_patterns("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _HAN, r"\p{N}")),
-    ("deepseek-v3", "hunyuan-dense"): WordSplit(
+    ("deepseek-v3", "hunyuan-dense", "joyai-llm"): WordSplit(
         _patterns(r"\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", _DEEPSEEK3)
     ),
+    ("youtu",): WordSplit(_patterns(_YOUTU_SCRIPTS, _YOUTU), ignores_merges=True),
     ("bloom", "poro-chat", "gpt3-finnish"): WordSplit(_patterns(_BLOOM)),
     ("viking",): WordSplit(_patterns(_BLOOM, r"\p{N}")),
     ("bailingmoe", "bailingmoe2", "llada-moe"): WordSplit(_patterns(_BAILING)),

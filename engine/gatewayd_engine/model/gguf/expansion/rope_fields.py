@@ -10,7 +10,7 @@ from typing import Any
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.header import Tensor
-from gatewayd_engine.model.gguf.names import GLM, GLM_EXPERTS, GPT, LLAMA4
+from gatewayd_engine.model.gguf.names import DEEPSEEK, GLM, GLM_EXPERTS, GPT, LLAMA4
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 _LLAMA3_LENGTH = 8192
@@ -96,6 +96,11 @@ class RopeFields:
         key = self._key("rope.scaling.yarn_attn_factor")
         if key in self._fields:
             scaling["attention_factor"] = self._fields.number(key)
+        key = self._key("rope.scaling.yarn_log_multiplier")
+        if self._prefix == DEEPSEEK and key in self._fields:
+            # A tenth of it, in float32. Files do not tell mscale, which is the same in releases.
+            magnitude = round(10 * self._fields.number(key), 6)
+            scaling |= {"mscale": magnitude, "mscale_all_dim": magnitude}
         for name in ("beta_fast", "beta_slow"):
             number = self._fields.optional_number(self._key(f"rope.scaling.yarn_{name}"))
             if number is not None:

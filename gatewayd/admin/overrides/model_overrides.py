@@ -1,0 +1,99 @@
+"""Models that operators have added or removed, on top of the configuration file's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gatewayd.admin.overrides import records
+from gatewayd.admin.overrides.records import OverrideRecord
+from gatewayd.config.catalogue import ModelConfigError, model_configs
+from gatewayd.config.models import EMBEDDED, ModelEntry
+from gatewayd.config.tables import Config
+
+_log = logging.getLogger(__name__)
+
+_DEFAULT = "nano"
+"""The embedded model that is served without a configuration."""
+
+SECTION = "model:"
+"""Begins the sections of models in the store, such as ``model:small``."""
+
+
+class ModelOverrides:
+    """Tables of models that operators have changed; null for a removed one.
+
+    Args:
+        changes: the last of each section, from the store.
+        write: writes a row without waiting.
+        now: Unix time.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[OverrideRecord],
+        write: Callable[[Callable[[Connection], object]], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._changes = {
+            change.section.removeprefix(SECTION): change
+            for change in changes
+            if change.section.startswith(SECTION)
+        }
+        self._write = write
+        self._now = now
+
+    def apply(self, file: Config) -> Config:
+        """Return the configuration with the changed models, except where the file has changed."""
+        models = dict(file.models)
+        for name, change in self._changes.items():
+            if change.base != _stated(file.models.get(name)):
+                _log.warning(
+                    "runtime change of the model %s dropped: the configuration file has changed"
+                    " since",
+                    name,
+                )
+            elif change.value is None:
+                models.pop(name, None)
+            else:
+                try:
+                    models[name] = ModelEntry.model_validate(change.value)
+                # Another version may have written keys that this one does not know.
+                except ValueError as error:
+                    _log.warning("the model %s is not added: %s", name, error)
+        if models == file.models:
+            return file
+        update: dict[str, Any] = {"models": models}
+        if not file.models and file.model.path is None:
+            # Named, because without a path `[model]` is served only where there is no other.
+            update["model"] = file.model.model_copy(update={"path": f"{EMBEDDED}{_DEFAULT}"})
+        changed = file.model_copy(update=update)
+        try:
+            model_configs(changed)
+        except ModelConfigError as error:
+            _log.error("runtime changes of models not applied: %s", error)
+            return file
+        return changed
+
+    def persist(self, name: str, entry: ModelEntry | None, file: Config, who: str) -> None:
+        """Persist the addition of a model, or its removal.
+
+        Args:
+            name: of the model.
+            entry: its table; None if it is removed.
+            file: the configuration's file.
+            who: the operator.
+        """
+        base = _stated(file.models.get(name))
+        change = OverrideRecord(int(self._now()), who, name, _stated(entry), base)
+        self._changes[name] = change
+        row = change._replace(section=SECTION + name)
+        self._write(lambda connection: records.add(connection, row))
+
+
+def _stated(entry: ModelEntry | None) -> Any:  # noqa: ANN401 - JSON
+    """What a table sets; None if there is none."""
+    return None if entry is None else entry.model_dump(mode="json", exclude_unset=True)

@@ -1,0 +1,1 @@
+"""vLLM's option names for ``gatewayd serve``: their table, conversion and documentation."""

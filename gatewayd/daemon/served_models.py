@@ -1,0 +1,230 @@
+"""The models of a running daemon: built at the start, added and removed later."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from pydantic import ValidationError
+
+from gatewayd.admin.changes import ChangeRefused
+from gatewayd.admin.models import AdminModels
+from gatewayd.admin.overrides.model_overrides import ModelOverrides
+from gatewayd.admin.watchers import SnapshotBroadcast
+from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.memory_budget import BudgetExceeded
+from gatewayd.catalogue.model_residency import ModelResidency
+from gatewayd.config.catalogue import ModelConfig, ModelConfigError, model_configs
+from gatewayd.config.models import ModelEntry
+from gatewayd.config.tables import Config
+from gatewayd.daemon.models import ModelFiles, ModelParts
+from gatewayd.http.asgi import App
+from gatewayd.hub.local_models import LocalModels
+from gatewayd_hooks.host.loading import PluginError
+from gatewayd_hooks.host.settings import problems_in
+
+_log = logging.getLogger("gatewayd.daemon")
+
+_POLL_SECONDS = 0.05
+
+Build = Callable[[ModelConfig, ModelFiles], ModelParts]
+AdminOf = Callable[[ModelParts], tuple[App, SnapshotBroadcast]]
+
+
+class ServedModels:
+    """Adds and removes models; its methods are called from the event loop only.
+
+    Args:
+        models: parts of each model, in order; the same list that all others read.
+        catalogue: names of the models.
+        residency: loads and unloads them.
+        overrides: persists changes.
+        build: builds the parts of a model; blocking.
+        local_models: holds the files of served models.
+        on_added: called with a model before it starts.
+
+    Attributes:
+        config: the configuration that the present models follow.
+        file: the configuration file's content.
+        admin: dispatches admin requests to a model; None without an admin socket.
+        admin_of: builds the admin API of a model.
+        watching: streams of snapshots of all models.
+    """
+
+    def __init__(
+        self,
+        models: list[ModelParts],
+        catalogue: Catalogue,
+        residency: ModelResidency,
+        overrides: ModelOverrides,
+        build: Build,
+        local_models: LocalModels,
+        on_added: Callable[[ModelParts], None],
+        *,
+        config: Config,
+        file: Config,
+    ) -> None:
+        self._models = models
+        self._catalogue = catalogue
+        self._residency = residency
+        self._overrides = overrides
+        self._build = build
+        self._local_models = local_models
+        self._on_added = on_added
+        self._lock = asyncio.Lock()
+        self.config, self.file = config, file
+        self.admin: AdminModels | None = None
+        self.admin_of: AdminOf | None = None
+        self.watching: list[SnapshotBroadcast] = []
+
+    async def add(self, name: str, table: Mapping[str, Any], who: str) -> None:
+        """Serve another model, and after restarts as well.
+
+        Args:
+            name: key of its table.
+            table: as ``[models.NAME]`` of the configuration.
+            who: the operator.
+
+        Raises:
+            ChangeRefused: it cannot be served.
+        """
+        async with self._lock:
+            if self._find(name) is not None:
+                raise ChangeRefused(f"there is a model {name!r} already: remove it first")
+            try:
+                entry = ModelEntry.model_validate(table)
+            except ValidationError as error:
+                raise ChangeRefused("; ".join(problems_in(ModelEntry, error))) from None
+            config = self.config.model_copy(update={"models": {**self.config.models, name: entry}})
+            await self._add(_own(config, name))
+            self.config = config
+            self._overrides.persist(name, entry, self.file, who)
+            _log.warning("model %s added by %s", name, who)
+
+    async def remove(self, name: str, seconds: float, who: str) -> None:
+        """Stop serving a model, also after restarts.
+
+        Args:
+            name: key of its table.
+            seconds: time for its running requests.
+            who: the operator.
+
+        Raises:
+            ChangeRefused: there is no such model, or no other.
+        """
+        async with self._lock:
+            model = self._find(name)
+            if model is None or model.key is None:
+                names = ", ".join([one.key for one in self._models if one.key is not None])
+                raise ChangeRefused(
+                    f"there is no model {name!r} in the catalogue; there is {names or 'none'}"
+                )
+            await self._remove(model, seconds)
+            models = {key: one for key, one in self.config.models.items() if key != name}
+            self.config = self.config.model_copy(update={"models": models})
+            self._overrides.persist(name, None, self.file, who)
+            _log.warning("model %s removed by %s", name, who)
+
+    async def follow(self, file: Config, seconds: float) -> Config:
+        """Add and remove models as a reloaded configuration file says; changed ones stay.
+
+        Returns:
+            The configuration with operators' changes of models.
+
+        Raises:
+            ChangeRefused: a new model cannot be served; those before it are.
+        """
+        async with self._lock:
+            wanted = self._overrides.apply(file)
+            self.file = file
+            for name in wanted.models:
+                if self._find(name) is None:
+                    await self._add(_own(wanted, name))
+                    _log.warning("model %s added by a reload", name)
+            for model in list(self._models):
+                if model.key is not None and model.key not in wanted.models:
+                    await self._remove(model, seconds)
+                    _log.warning("model %s removed by a reload", model.key)
+            self.config = wanted
+            return wanted
+
+    def _find(self, name: str) -> ModelParts | None:
+        return next((one for one in self._models if name in (one.key, one.name)), None)
+
+    async def _add(self, config: ModelConfig) -> None:
+        try:
+            # In a thread: it reads a tokenizer, and opens plugins.
+            files = await asyncio.to_thread(ModelFiles.find, config.config)
+            model = await asyncio.to_thread(self._build, config, files)
+        except (OSError, ValueError, PluginError) as error:
+            raise ChangeRefused(str(error)) from error
+        try:
+            self._residency.add(model.managed)
+        except BudgetExceeded as error:
+            await self._close(model)
+            raise ChangeRefused(str(error)) from error
+        try:
+            self._catalogue.add(model.target)
+        except ValueError as error:
+            self._residency.remove(model.managed)
+            await self._close(model)
+            raise ChangeRefused(str(error)) from error
+        model.fleet.demand = partial(self._residency.demand, model.managed)
+        self._local_models.hold(files.source)
+        self._models.append(model)
+        if self.admin is not None and self.admin_of is not None:
+            app, watching = self.admin_of(model)
+            self.admin.add(model.name, app)
+            self.watching.append(watching)
+        self._on_added(model)
+        model.fleet.start(is_asleep=True)
+        if model.preloads:
+            # As a request would: another model may have to go.
+            self._residency.demand(model.managed)
+
+    async def _remove(self, model: ModelParts, seconds: float) -> None:
+        if len(self._models) == 1:
+            raise ChangeRefused("it is the last model: a daemon serves at least one")
+        if model is self._models[0]:
+            raise ChangeRefused(
+                "it is the first model, which serves requests without a name and has the plugins"
+                " that all share: it is removed by a restart"
+            )
+        # From here on its names are unknown; requests that have found it are finished.
+        self._catalogue.remove(model.target)
+        self._models.remove(model)
+        if self.admin is not None:
+            self.admin.remove(model.name)
+        deadline = time.monotonic() + seconds
+        # The end of a sequence has no event.
+        while model.fleet.num_unfinished and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(_POLL_SECONDS)
+        await model.fleet.stop()
+        self._residency.remove(model.managed)
+        await self._close(model)
+
+    @staticmethod
+    async def _close(model: ModelParts) -> None:
+        model.target.metrics.close()
+        await model.guides.close()
+        model.plugged.close()
+
+
+def _own(config: Config, name: str) -> ModelConfig:
+    """The configuration of one model.
+
+    Raises:
+        ChangeRefused: it is not valid.
+    """
+    try:
+        return next(one for one in model_configs(config) if one.name == name)
+    except ModelConfigError as error:
+        problems = [
+            f"models.{error.name}.{'.'.join(map(str, one['loc']))}: {one['msg']}"
+            for one in error.error.errors()
+        ]
+        raise ChangeRefused("; ".join(problems)) from None

@@ -1,0 +1,30 @@
+"""Fenced residency strategy, whose faults never affect a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gatewayd.plugins.fenced import Fenced, InvalidStrategyAnswer
+from gatewayd_hooks.residency import ResidencyStrategy, ResidentModel
+from gatewayd_hooks.strategy import Kind
+
+
+class FencedResidency(Fenced[ResidencyStrategy]):
+    """Asks the strategy; falls back to the least recently used model if that fails."""
+
+    kind = Kind.RESIDENCY
+
+    def evict(self, wanted: str, models: Sequence[ResidentModel], unix: float) -> str:
+        """Choose one of the models, of which there is at least one."""
+        name = self._call(lambda: self._ask(wanted, models, unix))
+        return max(models, key=lambda one: one.idle_seconds).name if name is None else name
+
+    def preferred(self, unix: float) -> Sequence[str]:
+        """Return the names of models to load while there is memory."""
+        return self._call(lambda: list(self._watched.preferred(unix))) or ()
+
+    def _ask(self, wanted: str, models: Sequence[ResidentModel], unix: float) -> str:
+        name: str = self._watched.evict(wanted, models, unix)
+        if any(model.name == name for model in models):
+            return name
+        raise InvalidStrategyAnswer(f"chose {name!r}, which is not loaded or may not be unloaded")

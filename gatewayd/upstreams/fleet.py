@@ -149,6 +149,7 @@ class UpstreamFleet:
         for probe in self._probes:
             probe.cancel()
         # Before the session, which would leave their connections open.
+        await asyncio.gather(*self._probes, return_exceptions=True)
         await asyncio.gather(*[one.stop() for one in tuple(self._running)])
         if self._session is not None:
             await self._session.close()

@@ -89,6 +89,7 @@ async def test_ollamas_client(text: TextModel) -> None:
         whole = await client.chat("far", messages)
         pieces = [piece async for piece in await client.chat("far", messages, stream=True)]
         raw = await client.generate("far", "once", raw=True)
+        await client._client.aclose()
     assert whole.message.content == "Hello there."
     assert (whole.prompt_eval_count, whole.eval_count) == (11, 3)
     assert "".join([piece.message.content or "" for piece in pieces]) == "Hello there."

@@ -32,6 +32,11 @@ GatewayError
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were NaN or infinite
 ├── QueueTimeout            504  queue_timeout        waited longer than its own timeout
+├── UpstreamError           502  upstream_error       an upstream failed, or its answer is invalid
+│   ├── UpstreamRefused         502  upstream_refused    it refuses the gateway's key, or the model
+│   ├── UpstreamTimeout         504  upstream_timeout    it was silent for too long
+│   └── UpstreamUnavailable     503  upstream_unavailable  no endpoint of it serves
+├── UpstreamBusy            503  upstream_busy        a limit of an upstream, or on its use
 └── InternalError           500  internal_error
 """
 
@@ -51,8 +56,10 @@ class GatewayError(Exception):
         param: the request's field at fault, or None.
         retry_after: seconds after which to retry, or None.
         offers: variants that would be accepted: changed fields of the request, or a later time.
+        is_retryable_elsewhere: whether another target may serve the same request.
     """
 
+    is_retryable_elsewhere: bool = False
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
@@ -239,6 +246,7 @@ class QueueFull(GatewayError):
     status = 503
     type = "server_error"
     code = "overloaded"
+    is_retryable_elsewhere = True
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, by_tokens: bool = False
@@ -290,12 +298,14 @@ class EngineUnavailable(GatewayError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+    is_retryable_elsewhere = True
 
 
 class ServerStopping(EngineUnavailable):
     """The daemon is shutting down: it accepts no requests, and cuts those that exceed the drain."""
 
     code = "server_shutdown"
+    is_retryable_elsewhere = False
 
 
 class AdmissionPaused(EngineUnavailable):
@@ -343,6 +353,7 @@ class EngineLost(GatewayError):
     """The engine died while it was streaming the response."""
 
     code = "engine_restarted"
+    is_retryable_elsewhere = True
 
 
 class QueueTimeout(GatewayError):
@@ -350,6 +361,42 @@ class QueueTimeout(GatewayError):
 
     status = 504
     code = "queue_timeout"
+
+
+class UpstreamError(GatewayError):
+    """An upstream failed, or its answer does not follow its API."""
+
+    status = 502
+    code = "upstream_error"
+    is_retryable_elsewhere = True
+
+
+class UpstreamRefused(UpstreamError):
+    """An upstream refuses the gateway's credential, or does not know the model."""
+
+    code = "upstream_refused"
+
+
+class UpstreamTimeout(UpstreamError):
+    """An upstream was silent for longer than the time-out of a phase."""
+
+    status = 504
+    code = "upstream_timeout"
+
+
+class UpstreamUnavailable(UpstreamError):
+    """Every endpoint of an upstream is ejected, until one answers a probe."""
+
+    status = 503
+    code = "upstream_unavailable"
+
+
+class UpstreamBusy(GatewayError):
+    """A limit of an upstream, or the gateway's on its use, is reached."""
+
+    status = 503
+    code = "upstream_busy"
+    is_retryable_elsewhere = True
 
 
 class NumericalError(GatewayError):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gatewayd_hooks.testing import campaign as kit
+from gatewayd_hooks.testing.samples import campaign as kit
 
 RANDOM_CASES = "GATEWAYD_RANDOM_CASES"
 NUM_CASES = 25

@@ -64,6 +64,7 @@ def enabled(config: Config) -> set[str]:
     plugins = config.plugins
     hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
     hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
+    hooked |= {f"{Kind.UPSTREAM}.{one.strategy}" for one in config.upstreams.values()}
     return hooked | {f"{kind}.{name}" for kind, name, _ in configured(config)}
 
 

@@ -224,7 +224,7 @@ def _explain(
         siblings = _fields(own[:-1])
         return f"{origin}: unknown key {key}{_nearest(path[-1], siblings, path[:-1])}"
     value = error["input"]
-    is_secret = key == "server.api_key" or key in secrets
+    is_secret = path[-1:] == ("api_key",) or key in secrets
     shown = "" if isinstance(value, dict) or is_secret else f" = {value!r}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{origin}: {key}{shown}: {message[0].lower()}{message[1:]}"

@@ -58,6 +58,9 @@ class ModelEntry(BaseModel):
 MODEL_KEYS = ("path", "backend", "dtype", "max_model_len", "dummy_weights")
 """Keys of an entry that are those of ``[model]``."""
 
+_WHOLE = ("model", "models", "upstreams")
+"""Tables that are not part of a model's own configuration."""
+
 MODEL_TABLES = tuple(
     name for name, field in ModelEntry.model_fields.items() if field.annotation == Overrides
 )
@@ -72,7 +75,7 @@ def merged_for(entry: ModelEntry, name: str, base: Mapping[str, Any]) -> dict[st
         name: of the model.
         base: tables of the whole configuration, without those of models.
     """
-    merged = {key: value for key, value in base.items() if key not in ("model", "models")}
+    merged = {key: value for key, value in base.items() if key not in _WHOLE}
     merged["model"] = {key: getattr(entry, key) for key in MODEL_KEYS} | {"served_name": name}
     for table in MODEL_TABLES:
         if changes := getattr(entry, table):

@@ -47,6 +47,7 @@ from gatewayd.config.strategies import (
     StrategyTable,
     ToolParserTable,
 )
+from gatewayd.config.upstreams import UPSTREAM_NAME, UpstreamEntry
 from gatewayd_engine.process.machine_cpus import parse_cpu_list
 from gatewayd_hooks.helpers.children import is_private
 
@@ -264,6 +265,7 @@ class Config(BaseSettings):
     server: ServerTable = ServerTable()
     model: ModelTable = ModelTable()
     models: dict[Annotated[str, Field(pattern=MODEL_NAME)], ModelEntry] = {}
+    upstreams: dict[Annotated[str, Field(pattern=UPSTREAM_NAME)], UpstreamEntry] = {}
     engine: EngineTable = EngineTable()
     queue: QueueTable = QueueTable()
     scheduler: SchedulerTable = SchedulerTable()
@@ -295,6 +297,21 @@ class Config(BaseSettings):
     plugins: PluginsTable = PluginsTable()
     admin: AdminTable = AdminTable()
     log: LogTable = LogTable()
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        taken = {name: f"models.{name}" for name in self.models}
+        for key, model in self.models.items():
+            taken |= {name: f"models.{key}" for name in model.served_names}
+        for key, upstream in self.upstreams.items():
+            for name in upstream.models:
+                if name in taken:
+                    raise ValueError(
+                        f"upstreams.{key} and {taken[name]} both serve {name!r}: a name stands "
+                        "for one model"
+                    )
+                taken[name] = f"upstreams.{key}"
+        return self
 
     @classmethod
     def settings_customise_sources(

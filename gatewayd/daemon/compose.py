@@ -43,6 +43,7 @@ from gatewayd.daemon.served_models import ServedModels
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
+from gatewayd.daemon.upstreams import compose_upstreams
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
@@ -122,14 +123,20 @@ def _compose_with_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
+    upstreams = compose_upstreams(file, plugged.host, metrics)
     progress = LivenessProgress(
         lambda: [problem for model in models for problem in model.fleet.problems()],
         durable.database.wait_idle,
     )
     notifier = ServiceNotifier(lambda: [(model.name, model.fleet) for model in models], progress)
-    catalogue = Catalogue([model.target for model in models])
+    catalogue = Catalogue(
+        [
+            *[model.target for model in models],
+            *[target for upstream in upstreams for target in upstream.targets],
+        ]
+    )
     local_models = LocalModels(sources)
-    fleets = Fleets(models, residency)
+    fleets = Fleets(models, residency, upstreams)
 
     def on_added(model: ModelParts) -> None:
         model.fleet.set_quotas(durable.tenancy.directory.quotas)
@@ -185,6 +192,7 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        upstreams=upstreams,
         fleets=fleets,
         residency=residency,
         notifier=notifier,

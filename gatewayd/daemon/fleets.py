@@ -1,4 +1,4 @@
-"""The engines of all models, started and stopped together."""
+"""The engines of all models and the upstreams, started and stopped together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Sequence
 
 from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.daemon.models import ModelParts
+from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.engines.fleet import EngineFleet
+from gatewayd.upstreams.fleet import UpstreamFleet
 
 _POLL_SECONDS = 0.2
 
@@ -16,17 +18,29 @@ _log = logging.getLogger("gatewayd.daemon")
 
 
 class Fleets:
-    """The fleets of all models.
+    """The fleets of all models and upstreams.
 
     Args:
         models: parts of each model, at least one; more may be added while they run.
         residency: loads and unloads them.
+        upstreams: parts of each upstream.
     """
 
-    def __init__(self, models: Sequence[ModelParts], residency: ModelResidency) -> None:
+    def __init__(
+        self,
+        models: Sequence[ModelParts],
+        residency: ModelResidency,
+        upstreams: Sequence[UpstreamParts] = (),
+    ) -> None:
         self._models = models
         self._residency = residency
+        self._upstreams = upstreams
         self._failing: dict[EngineFleet, asyncio.Task[str]] = {}
+
+    @property
+    def _all(self) -> Sequence[EngineFleet | UpstreamFleet]:
+        engines = [model.fleet for model in self._models]
+        return [*engines, *[upstream.fleet for upstream in self._upstreams]]
 
     def start(self) -> None:
         """Start the engines of models that are loaded with the daemon, as far as memory goes."""
@@ -61,11 +75,13 @@ class Fleets:
                 task.cancel()
 
     async def wait_failed(self) -> str:
-        """Wait until no model has an engine that could serve.
+        """Wait until no model has an engine that could serve; forever with upstreams.
 
         Returns:
             The reason of the first model's failure.
         """
+        if self._upstreams:
+            await asyncio.get_running_loop().create_future()
         # Models come and go, so that there is no fixed set of tasks to wait for.
         while not all([one.fleet.is_over for one in self._models]):  # noqa: ASYNC110
             await asyncio.sleep(_POLL_SECONDS)
@@ -79,13 +95,13 @@ class Fleets:
 
     @property
     def num_unfinished(self) -> int:
-        """Sequences at engines, and pending ones."""
-        return sum(model.fleet.num_unfinished for model in self._models)
+        """Sequences at engines, and pending ones, and requests to upstreams."""
+        return sum(fleet.num_unfinished for fleet in self._all)
 
     def drain(self) -> None:
         """Refuse further requests; accepted ones continue, and held ones are released."""
-        for model in self._models:
-            model.fleet.drain()
+        for fleet in self._all:
+            fleet.drain()
 
     def release_held(self) -> None:
         """Release requests that an operator holds."""
@@ -94,8 +110,8 @@ class Fleets:
 
     def fail_remaining(self) -> None:
         """Fail every remaining request, because the daemon stops."""
-        for model in self._models:
-            model.fleet.fail_remaining()
+        for fleet in self._all:
+            fleet.fail_remaining()
 
     async def stop(self, save_seconds: float) -> None:
         """Stop all engines.
@@ -103,7 +119,10 @@ class Fleets:
         Args:
             save_seconds: time for engines to persist their prefix caches.
         """
-        await asyncio.gather(*[model.fleet.stop(save_seconds) for model in self._models])
+        await asyncio.gather(
+            *[model.fleet.stop(save_seconds) for model in self._models],
+            *[upstream.fleet.stop() for upstream in self._upstreams],
+        )
 
     def stop_saving(self) -> None:
         """Stop the persisting of prefix caches by engines that are ending."""

@@ -10,7 +10,7 @@ from gatewayd.admin.control import Control
 from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.catalogue.managed_model import ManagedModel
 from gatewayd.catalogue.memory_budget import UNKNOWN, Footprint
-from gatewayd.catalogue.target import Target
+from gatewayd.catalogue.target import ModelTarget
 from gatewayd.config.catalogue import ModelConfig
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.tables import Config
@@ -74,7 +74,7 @@ class ModelParts:
     """
 
     key: str | None
-    target: Target
+    target: ModelTarget
     fleet: EngineFleet
     plugged: LoadedPlugins
     control: Control
@@ -137,7 +137,7 @@ def compose_model(
     # Read at each use, since a reload replaces the configuration.
     guides = GuideChecks(lambda: control.config.guide, str(files.folder), fleet)
     control.on_reload = guides.wake
-    target = Target(
+    target = ModelTarget(
         names=(name, *model.served_names),
         fleet=fleet,
         text=text,

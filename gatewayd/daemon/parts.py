@@ -17,6 +17,7 @@ from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
+from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.http.server.listener import HttpServer
 from gatewayd.hub.local_models import LocalModels
 from gatewayd.tracing.log_buffer import LogLines
@@ -64,8 +65,9 @@ class DaemonParts:
         listening: sockets of the HTTP server.
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
-        fleets: engines of all models, started and stopped together.
-        residency: loads and unloads them.
+        upstreams: parts of each upstream.
+        fleets: engines of all models and upstreams, started and stopped together.
+        residency: loads and unloads models.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -78,6 +80,7 @@ class DaemonParts:
     listening: HttpListeners
     durable: PersistentResources
     models: Sequence[ModelParts]
+    upstreams: Sequence[UpstreamParts]
     fleets: Fleets
     residency: ModelResidency
     notifier: ServiceNotifier

@@ -23,6 +23,20 @@ from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo, SamplingParams, StrategyRow, TokenLogprobs
 from gatewayd_hooks.caching import NORMAL_PRIORITY
+from gatewayd_hooks.requests.answers import Delta
+from gatewayd_hooks.upstreams import UpstreamCall, UpstreamCounts
+
+
+class Relay(msgspec.Struct, frozen=True):
+    """What is relayed to an upstream.
+
+    Attributes:
+        call: the request.
+        likely_tokens: of the prompt, as charged if the upstream reports no token counts.
+    """
+
+    call: UpstreamCall
+    likely_tokens: int
 
 
 class EngineRequest(msgspec.Struct, frozen=True):
@@ -30,7 +44,8 @@ class EngineRequest(msgspec.Struct, frozen=True):
 
     Attributes:
         request_id: id given by the gateway, for logs.
-        prompt: prompt token ids, at least one.
+        prompt: prompt token ids, at least one; for an upstream, which has the tokenizer, a range of
+            their maximum number.
         params: validated sampling parameters.
         salt: salt of the prefix-cache keys.
         cache_key: the client's name for requests with a common prefix, for routers.
@@ -45,6 +60,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
         guide_param: field with the grammar of the output, for errors.
         class_param: field that sets the priority class, for offers.
         length_param: field that sets the maximum output length, for offers.
+        relay: of a request to an upstream; None for engines.
     """
 
     request_id: str
@@ -61,6 +77,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     guide_param: str | None = None
     class_param: str = "service_tier"
     length_param: str = "max_tokens"
+    relay: Relay | None = None
 
 
 class TokenSink(Protocol):
@@ -92,6 +109,20 @@ class TokenSink(Protocol):
 
     def failed(self, error: GatewayError) -> None:
         """Report the end with an error."""
+
+
+class RelaySink(TokenSink, Protocol):
+    """Receiver of one choice of a request with a ``relay``.
+
+    It gets ``admitted`` at most once, ``relayed`` and ``counted`` any number of times, and
+    ``failed`` at most once; the delta with a finish reason is its last.
+    """
+
+    def relayed(self, delta: Delta) -> None:
+        """Deliver new output."""
+
+    def counted(self, prompt: UpstreamCounts | None, completion_tokens: int | None) -> None:
+        """Report token counts: of the request, for its first choice, and of this choice."""
 
 
 class Handle(Protocol):

@@ -48,10 +48,9 @@ class ReadyRoute:
 
 
 def _details(target: Target) -> dict[str, Any]:
-    model = target.fleet.model
     return {
         "model": target.name,
-        "max_model_len": None if model is None else model.max_model_len,
+        "max_model_len": target.max_model_len,
         "replicas": [
             {
                 "index": replica.index,

@@ -13,7 +13,7 @@ from typing import Protocol
 from starlette.routing import Route
 
 from gatewayd.catalogue.catalogue import Catalogue
-from gatewayd.catalogue.target import Target
+from gatewayd.catalogue.target import ModelTarget, Target, UpstreamTarget
 from gatewayd.engines.api import Fleet
 from gatewayd.errors import (
     EngineUnavailable,
@@ -33,6 +33,7 @@ from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import current_principal
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.text.text_model import TextModel
+from gatewayd.text.tokenizer import Tokenizer
 from gatewayd.tracing.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.messages import ModelInfo
@@ -154,14 +155,39 @@ class Services:
         return self.target.fleet
 
     @property
+    def local(self) -> ModelTarget:
+        """The target, if it is a local model.
+
+        Raises:
+            InvalidRequest: it is a model of an upstream.
+        """
+        target = self.target
+        if isinstance(target, UpstreamTarget):
+            raise InvalidRequest(
+                f"the model {target.name} is served by the upstream {target.upstream}; this "
+                "endpoint needs a local model",
+                param="model",
+                code="model_not_local",
+            )
+        if not isinstance(target, ModelTarget):
+            raise TypeError(f"{type(target).__name__} is no model")
+        return target
+
+    @property
     def text(self) -> TextModel:
-        """Tokenizer and chat template of the model."""
-        return self.target.text
+        """Tokenizer and chat template of a local model; raises as ``local`` does."""
+        return self.local.text
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """Tokenizer of the model; None for an upstream's."""
+        target = self.target
+        return target.text.tokenizer if isinstance(target, ModelTarget) else None
 
     @property
     def parsers(self) -> ModelParsers:
-        """Reasoning and tool-call parsers of the model's output."""
-        return self.target.parsers
+        """Reasoning and tool-call parsers of a local model's output; raises as ``local`` does."""
+        return self.local.parsers
 
     @cached_property
     def pipeline(self) -> Pipeline:
@@ -178,10 +204,11 @@ class Services:
         """Return the engines' model; waits while it is loaded for the first time.
 
         Raises:
+            InvalidRequest: it is a model of an upstream.
             QueueFull: too many requests are already waiting.
             EngineUnavailable: no engine is available, or loading takes too long.
         """
-        fleet, limits = self.target.fleet, self.limits
+        fleet, limits = self.local.fleet, self.limits
         if fleet.model is None:
             is_asleep = fleet.condition == "asleep"
             seconds = limits.wake_seconds if is_asleep else limits.load_seconds
@@ -199,6 +226,11 @@ class Services:
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=wait)
         return model
 
+    async def wait_loaded(self) -> None:
+        """Wait while a local model is loaded for the first time; raises as ``loaded_model``."""
+        if isinstance(self.target, ModelTarget):
+            await self.loaded_model()
+
     async def check_guide(self, constraint: OutputConstraint | None) -> GuideSpec | None:
         """Check that the grammar of a structured output can be compiled.
 
@@ -207,7 +239,7 @@ class Services:
             StrategyUnavailable: no guide plugin can check it.
             NotAdmitted: it cannot be checked now.
         """
-        guides = self.target.guides
+        guides = self.local.guides
         if constraint is None or guides is None:
             return None if constraint is None else constraint.spec
         # The cache of results is by tenant; the queue is by address where there are no keys.

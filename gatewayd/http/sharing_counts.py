@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gatewayd.catalogue.target import ModelTarget
 from gatewayd.fairness.fair_queue import QueueStats
 from gatewayd.http import body_threads
 from gatewayd.http.bodies import BodyBudget
@@ -17,12 +18,15 @@ def sharing_collector(
     """Create the collector of the gateway's queues, bodies and refusals."""
     durable, targets = services.durable, services.catalogue
 
+    def models() -> list[ModelTarget]:
+        return [one for one in targets.targets if isinstance(one, ModelTarget)]
+
     def queues() -> dict[str, QueueStats]:
         found = {
             "parsing": body_threads.threads.stats,
             "large_answers": large_answers.threads.stats,
         }
-        for target in targets.targets:
+        for target in models():
             # The default's first: the others' queues carry the name of their model.
             suffix = "" if target is targets.default else f":{target.name}"
             own = dict(target.text.tokenizer.queues)
@@ -35,7 +39,7 @@ def sharing_collector(
 
     def refusals() -> dict[str, int]:
         found = {"bodies": bodies.num_refused, "requests": gate.num_refused}
-        checks = [one.guides for one in targets.targets if one.guides is not None]
+        checks = [one.guides for one in models() if one.guides is not None]
         if checks:
             found["lost_checkers"] = sum([one.losses.num_refused for one in checks])
         if durable is not None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gatewayd.errors import EngineUnavailable, GatewayError, NumericalError
-from gatewayd.pipeline.choice_types import ChoiceOwner, ScoredToken
+from gatewayd.pipeline.choice_types import ChoiceOwner, RelayedToken, ScoredToken
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.output_parts import Parsers
 from gatewayd.text.stop import StopMatcher
@@ -34,6 +34,7 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
         discard: whether only the prompt is of interest and generated tokens are discarded.
         prefix: text that precedes the generated text.
         parsers: reasoning and tool-call parsers; None if all output is plain text.
+        keeps_reasoning: whether an upstream's reasoning is returned.
     """
 
     detokenizer: Callable[[], Detokenizer]
@@ -46,6 +47,7 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
     discard: bool = False
     prefix: str = ""
     parsers: Parsers | None = None
+    keeps_reasoning: bool = True
 
 
 class Choice:
@@ -296,6 +298,12 @@ class Choice:
         return parts
 
     @property
+    def counts_reasoning(self) -> bool:
+        """Whether ``reasoning_tokens`` belongs into the usage."""
+        parsers = self._options.parsers
+        return parsers is not None and parsers.reasoning is not None
+
+    @property
     def reasoning_tokens(self) -> int:
         """Number of reasoning tokens among the parts popped so far."""
         if self._reader is None:
@@ -303,7 +311,7 @@ class Choice:
         # The prefix and the flushed rest are pieces without a token.
         return min(self._reader.reasoning_pieces, self.completion_tokens)
 
-    def pop_scored_tokens(self) -> list[ScoredToken]:
+    def pop_scored_tokens(self) -> Sequence[ScoredToken | RelayedToken]:
         """Pop the scored tokens of popped text; call after ``pop_text`` or ``pop_parts``.
 
         A token whose text is withheld, because it may become a stop string, is withheld as well;

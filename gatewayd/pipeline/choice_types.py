@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from gatewayd.errors import GatewayError
 from gatewayd.pipeline.progress import ReservationProgress
@@ -26,6 +26,18 @@ class ScoredToken(NamedTuple):
     opens: bool
 
 
+class RelayedToken(NamedTuple):
+    """A token of an upstream with its log-probabilities.
+
+    Attributes:
+        shown: OpenAI's object of it.
+        start: offset in characters of the token's text.
+    """
+
+    shown: Mapping[str, Any]
+    start: int
+
+
 class ChoiceOwner(Protocol):
     """The request that a choice belongs to."""
 
@@ -40,6 +52,9 @@ class ChoiceOwner(Protocol):
 
     def fail(self, error: GatewayError) -> None:
         """Fail the request because one of its choices failed."""
+
+    def count_prompt(self, prompt_index: int, tokens: int) -> None:
+        """Correct the number of tokens of a prompt, which only an upstream knows."""
 
     @property
     def progress(self) -> ReservationProgress | None:

@@ -34,6 +34,7 @@ from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.pipeline.output_signal import OutputSignal
 from gatewayd.pipeline.progress import ReservationProgress
 from gatewayd.pipeline.refusals import CLIENT_GONE, reason_for, server_error_behind
+from gatewayd.pipeline.relayed_choice import RelayedChoice
 from gatewayd.pipeline.settlement import charge_aborted, settle_refused, when_usage_known
 from gatewayd.pipeline.timing import RequestTiming, queue_timeout, timing_of
 from gatewayd.pipeline.work import Work
@@ -159,8 +160,9 @@ class Generation:
         self.wake = self.output.wake
         self._is_admitted = False
         self._is_closed = False
+        make = Choice if work.requests[0].relay is None else RelayedChoice
         self.choices = [
-            Choice(prompt * work.num_choices + at, prompt, work.options, self)
+            make(prompt * work.num_choices + at, prompt, work.options, self)
             for prompt in range(len(work.requests))
             for at in range(work.num_choices)
         ]
@@ -231,6 +233,16 @@ class Generation:
             self.error = error
             self._cancel()
             self.wake()
+
+    def count_prompt(self, prompt_index: int, tokens: int) -> None:
+        """Correct the number of tokens of a prompt, which only an upstream knows."""
+        requests = list(self.work.requests)
+        requests[prompt_index] = msgspec.structs.replace(
+            requests[prompt_index], prompt=range(tokens)
+        )
+        # Everything that counts prompt tokens later reads them from the requests.
+        self.work = msgspec.structs.replace(self.work, requests=requests)
+        self.prompt_tokens = sum([len(request.prompt) for request in requests])
 
     # For operators.
 

@@ -262,5 +262,11 @@ def _load_configured(host: PluginHost, config: Config) -> list[str]:
             decode(f"{kind}.{name}", info.config_type, table.settings(name))
         except PluginError as error:
             problems.append(str(error))
+    for name, upstream in config.upstreams.items():
+        try:
+            info = host.info(Kind.UPSTREAM, upstream.strategy)
+            decode(f"upstreams.{name}.settings", info.config_type, upstream.settings)
+        except PluginError as error:
+            problems.append(str(error))
     failures = host.hooked(Kind.OBSERVER, config.plugins.observers)
     return problems + [f"{failed.kind}.{failed.name} {failed.reason}" for failed in failures]

@@ -29,6 +29,24 @@ class Detokenizer(Protocol):
         """Return the rest at the end of the sequence, U+FFFD for an incomplete character."""
 
 
+class NoDetokenizer:
+    """Detokenizer of an answer that comes as text, from an upstream."""
+
+    is_opening = False
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Refuse ids.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("the answers of upstreams have no token ids")
+
+    def finish(self) -> str:
+        """Return nothing."""
+        return ""
+
+
 @dataclass(frozen=True, slots=True)
 class ByteTable:
     """Context-independent bytes and text of each token id.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gatewayd.tracing.timeline import NO_ENGINE, SENT
+from gatewayd.tracing.timeline import NO_ENGINE, RELAYING, SENT, UPSTREAM, UPSTREAM_SLOT
 from gatewayd_engine.process.time_causes import Cause
 
 RECEIVE = "receive"
@@ -36,6 +36,9 @@ CAUSES: Mapping[str, str] = {
     "prefill": "prefill of its prompt",
     "recompute": "recomputing what preemption had dropped",
     "decode": "decoding its tokens",
+    "upstream_slot": "waiting for the upstream's other requests: its concurrency is limited",
+    "upstream": "waiting for the upstream's first token",
+    "relaying": "receiving the upstream's answer",
     CROWD: "prefill of other requests in shared steps",
     PLUGIN: "running strategies and plugins",
     ANSWER: "sending the response, as fast as its client reads",
@@ -45,6 +48,9 @@ CAUSES: Mapping[str, str] = {
 AT_ENGINE: Mapping[int, str] = {
     NO_ENGINE: WAITED_ENGINE,
     SENT: "engine",
+    UPSTREAM_SLOT: "upstream_slot",
+    UPSTREAM: "upstream",
+    RELAYING: "relaying",
     **{cause: cause.name.lower() for cause in Cause},
 }
 """Names of the causes that engines report."""

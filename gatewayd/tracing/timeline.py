@@ -21,6 +21,12 @@ NO_ENGINE = -1
 """In addition to ``Cause``: no engine is ready, or the engine of the choice was lost."""
 SENT = -2
 """Sent to an engine that has not reported on it yet."""
+UPSTREAM_SLOT = -3
+"""Waits for one of the requests that an upstream may have at a time."""
+UPSTREAM = -4
+"""Sent to an upstream, which has not answered yet."""
+RELAYING = -5
+"""An upstream streams its answer."""
 
 # Reported with every step. Other causes are reported only when they change, so the split of decode
 # intervals is taken from the engine's totals.
@@ -153,6 +159,12 @@ class Timeline:
         # An engine reads its messages after the step in progress.
         self._silence = Cause.LEADER if follows else Cause.TURN
         self._open_interval(SENT, now, pace.totals)
+
+    def enter(self, cause: int, now: float) -> None:
+        """Record that another cause begins, of which no engine reports."""
+        if self.end is None:
+            self._close_interval(now, _NOTHING)
+            self._open_interval(cause, now, _NOTHING)
 
     def lost(self, now: float) -> None:
         """Record that the engine was lost."""

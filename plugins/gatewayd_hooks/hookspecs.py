@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.scheduling import SchedulerStrategy
     from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
     from gatewayd_hooks.strategy import StrategyInfo
+    from gatewayd_hooks.upstreams import UpstreamStrategy
 
 # Registration: called once per process that needs the kind, before torch is imported.
 
@@ -156,6 +157,12 @@ def gatewayd_reasoning_parsers() -> Sequence[StrategyInfo[ReasoningParserStrateg
 @hookspec
 def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
     """Provide protocols: routes of other APIs. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_upstreams() -> Sequence[StrategyInfo[UpstreamStrategy]]:
+    """Provide upstreams: translators for servers to which requests are relayed. Gateway process."""
     raise AssertionError("a specification is not called")
 
 

@@ -34,10 +34,12 @@ class ToolCall(NamedTuple):
     Attributes:
         call: index of the call within the answer, from 0.
         name: of the function.
+        id: as an upstream gave it; empty for the gateway to give one. New in 1.29.
     """
 
     call: int
     name: str
+    id: str = ""
 
 
 class Arguments(NamedTuple):

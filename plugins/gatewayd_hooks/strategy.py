@@ -40,6 +40,7 @@ class Kind(StrEnum):
     TOOL_PARSER = "tool_parser"
     REASONING_PARSER = "reasoning_parser"
     PROTOCOL = "protocol"
+    UPSTREAM = "upstream"
     LOGITS_PROCESSOR = "logits_processor"
     GUIDE = "guide"
     DRAFTER = "drafter"

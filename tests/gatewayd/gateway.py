@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import httpx
 import openai
 import uvicorn
 
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
+from gatewayd.config.tables import Config
+from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.daemon.resources import PersistentResources
+from gatewayd.daemon.upstreams import UpstreamParts, compose_upstreams
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
@@ -29,6 +32,8 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.protocols import ProtocolStrategy
 from tests.gatewayd.catalogue.sleeping_fleets import Now, residency_of
 from tests.gatewayd.fake_fleet import FakeFleet
@@ -58,6 +63,7 @@ class Gateway:
     openai: openai.AsyncOpenAI
     admitted: list[RequestAdmitted]
     finished: list[RequestFinished]
+    upstreams: list[UpstreamParts] = field(default_factory=list)
 
     async def until_finished(self, count: int = 1) -> list[RequestFinished]:
         await until(lambda: len(self.finished) >= count)
@@ -92,6 +98,7 @@ async def running(
     protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
     durable: PersistentResources | None = None,
     local_models: LocalModels | None = None,
+    upstreams: Mapping[str, UpstreamEntry] | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -115,6 +122,11 @@ async def running(
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     metrics = services.metrics
+    relayed = compose_upstreams(
+        Config(upstreams=dict(upstreams or {})), PluginHost(Catalog.installed()), metrics
+    )
+    for target in [target for one in relayed for target in one.targets]:
+        services.catalogue.add(target)
     if durable is not None:
         metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
         metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
@@ -139,8 +151,10 @@ async def running(
                 base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0, timeout=60
             ) as client,
         ):
-            yield Gateway(url, port, fleet, http, client, admitted, finished)
+            yield Gateway(url, port, fleet, http, client, admitted, finished, relayed)
     finally:
+        for upstream in relayed:
+            await upstream.fleet.stop()
         if durable is not None:
             await durable.stop()
         await stop(server, sock)

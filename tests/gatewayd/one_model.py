@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd.catalogue.catalogue import Catalogue
-from gatewayd.catalogue.target import Target
+from gatewayd.catalogue.target import ModelTarget
 from gatewayd.engines.api import Fleet
 from gatewayd.http.services import Services
 from gatewayd.metrics.engines import ControlFigures
@@ -29,7 +29,7 @@ def one_model(
 ) -> Services:
     """Return the services of one model; ``more`` are further fields of it or of the services."""
     metrics = GatewayMetrics(version, recent=recent)
-    target = Target(
+    target = ModelTarget(
         names=names,
         fleet=fleet,
         text=text,

@@ -8,7 +8,7 @@ import os
 
 from hypothesis import Phase, settings
 
-from gatewayd_hooks.testing import campaign as of_the_kit
+from gatewayd_hooks.testing.samples import campaign as of_the_kit
 
 of_the_kit.campaign = settings(
     of_the_kit.campaign,

@@ -27,6 +27,8 @@ from gatewayd_hooks.testing.protocols import ProtocolConformance
 from gatewayd_hooks.testing.residency import ResidencyConformance
 from gatewayd_hooks.testing.routing import RouterConformance
 from gatewayd_hooks.testing.scheduling import SchedulerConformance
+from gatewayd_hooks.testing.upstreams import CHAT, RecordedAnswer, UpstreamConformance
+from gatewayd_hooks.upstreams import UpstreamCall, UpstreamCounts
 from gatewayd_logits_bias.strategy import Bias
 from gatewayd_logits_min_tokens.strategy import MinTokens
 from gatewayd_logits_penalties.strategy import Penalties
@@ -62,6 +64,10 @@ from gatewayd_tier_disk.config import DiskConfig
 from gatewayd_tier_disk.strategy import Disk
 from gatewayd_tier_host.config import HostConfig
 from gatewayd_tier_host.strategy import Host
+from gatewayd_upstream_anthropic.config import AnthropicUpstreamConfig
+from gatewayd_upstream_anthropic.strategy import AnthropicUpstream
+from gatewayd_upstream_openai.config import OpenAiUpstreamConfig
+from gatewayd_upstream_openai.strategy import OpenAiUpstream
 
 
 class TestFcfs(SchedulerConformance):
@@ -233,6 +239,64 @@ class TestAnthropic(ProtocolConformance):
         return [
             request("POST", "/v1/messages", b"{%b}" % ask),
             request("POST", "/v1/messages", b'{%b,"stream":true}' % ask),
+        ]
+
+
+class TestOpenAiUpstream(UpstreamConformance):
+    def make(self) -> OpenAiUpstream:
+        return OpenAiUpstream(OpenAiUpstreamConfig())
+
+    def recordings(self) -> list[RecordedAnswer]:
+        begin = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":"Hel"}}]}\n\n'
+        end = b'data: {"choices":[{"index":0,"delta":{"content":"lo"},"finish_reason":"stop"}]}\n\n'
+        usage = b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
+        done = b"data: [DONE]\n\n"
+        call = (
+            b'data: {"choices":[{"index":0,"delta":{"reasoning":"hm","tool_calls":[{"index":3,'
+            b'"id":"c","function":{"name":"now","arguments":"{}"}}]}}]}\n\n'
+            b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n'
+        )
+        text = b'data: {"choices":[{"index":0,"text":"hi","finish_reason":"length"}]}\n\n'
+        body = {"model": "theirs", "prompt": "once", "max_tokens": 4}
+        return [
+            RecordedAnswer(CHAT, begin + end + done, "Hello"),
+            RecordedAnswer(CHAT, begin + end + usage + done, "Hello", counts=UpstreamCounts(5, 2)),
+            RecordedAnswer(
+                CHAT, call + done, reasoning="hm", tools=("now",), finish_reason="tool_calls"
+            ),
+            RecordedAnswer(
+                UpstreamCall("completion", body), text + done, "hi", finish_reason="length"
+            ),
+        ]
+
+
+class TestAnthropicUpstream(UpstreamConformance):
+    def make(self) -> AnthropicUpstream:
+        return AnthropicUpstream(AnthropicUpstreamConfig())
+
+    def recordings(self) -> list[RecordedAnswer]:
+        body = (
+            b'event: message_start\ndata: {"type":"message_start","message":{"usage":'
+            b'{"input_tokens":5,"cache_read_input_tokens":3,"output_tokens":1}}}\n\n'
+            b'event: ping\ndata: {"type":"ping"}\n\n'
+            b'event: x\ndata: {"type":"content_block_start","index":0,"content_block":'
+            b'{"type":"text","text":""}}\n\n'
+            b'event: x\ndata: {"type":"content_block_delta","index":0,"delta":'
+            b'{"type":"text_delta","text":"Hello"}}\n\n'
+            b'event: x\ndata: {"type":"content_block_start","index":1,"content_block":'
+            b'{"type":"tool_use","id":"t","name":"now"}}\n\n'
+            b'event: x\ndata: {"type":"content_block_stop","index":1}\n\n'
+            b'event: x\ndata: {"type":"message_delta","delta":{"stop_reason":"tool_use"},'
+            b'"usage":{"output_tokens":9}}\n\n'
+            b'event: x\ndata: {"type":"message_stop"}\n\n'
+        )
+        return [
+            RecordedAnswer(
+                *(CHAT, body, "Hello"),
+                tools=("now",),
+                finish_reason="tool_calls",
+                counts=UpstreamCounts(8, 9, 3),
+            )
         ]
 
 

@@ -162,6 +162,12 @@ KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
         "Answers a question as JSON Lines.",
         TemplateSetting("most_tokens", 256, 1, "Maximum tokens of an answer."),
     ),
+    Kind.UPSTREAM: KindTemplate(
+        "upstream",
+        "Upstream",
+        "Relays chats to a server that answers in JSON Lines.",
+        TemplateSetting("most_tokens", 1024, 1, "Maximum tokens of requests that set none."),
+    ),
     Kind.TOOL_PARSER: KindTemplate(
         "tools",
         "Tools",

@@ -20,6 +20,7 @@ from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.requests import answers, checking, gateway, http, refusal, tables
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.upstreams import relaying
 
 _SHARED = (strategy, resources, events, waiting, shortage, console)
 """Modules of types that all kinds share; types of one kind are in the module of its Protocol."""
@@ -42,6 +43,8 @@ _GUIDES_WITH_TESTS = {"observers.md": Kind.OBSERVER, "console.md": Kind.CONSOLE}
 _OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
 _OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
 """Further modules of types for protocol plugins."""
+_OF_UPSTREAMS = (relaying,)
+"""Further modules of types for upstreams."""
 _OF_QUANTIZERS = (multiplying,)
 """Further modules of types for quantizers."""
 _WITH_FUNCTIONS = (strategy, checking)
@@ -145,7 +148,7 @@ def _types() -> Iterator[str]:
     """Yield every public class of the contract except the kinds' Protocols, with its fields."""
     protocols = {spec.protocol.__name__ for spec in KINDS.values()}
     modules = dict.fromkeys(_module_of(spec.protocol) for spec in KINDS.values())
-    for module in (*_SHARED, *modules, *_OF_PROTOCOLS, *_OF_QUANTIZERS):
+    for module in (*_SHARED, *modules, *_OF_PROTOCOLS, *_OF_UPSTREAMS, *_OF_QUANTIZERS):
         nodes = [
             node
             for node in _classes(module)

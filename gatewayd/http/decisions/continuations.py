@@ -22,6 +22,7 @@ from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.prompts import non_streaming_options, prompt_batches, run_prompts
+from gatewayd.pipeline.choice_types import ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -202,7 +203,7 @@ def _with(
 
 def _read(generation: Generation, at: int) -> dict[int, float]:
     scored = generation.choices[at].pop_scored_tokens()
-    if len(scored) != 1:
+    if len(scored) != 1 or not isinstance(scored[0], ScoredToken):
         raise InternalError("the engine returned no probability of a token")
     one = scored[0].logprobs
     logprobs = dict(zip(one.top_tokens, one.top_logprobs, strict=True))

@@ -7,13 +7,16 @@ from functools import partial
 
 import msgspec
 
+from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InvalidRequest
+from gatewayd.http import body_threads
 from gatewayd.http.openai.chat_parts_wire import ChatPartsWire
-from gatewayd.http.openai.chat_prompt import chat_prompt
+from gatewayd.http.openai.chat_prompt import chat_prompt, is_large_chat
 from gatewayd.http.openai.chat_wire import ChatWire
 from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
+from gatewayd.http.openai.relayed import prepare_relayed_chat
 from gatewayd.http.openai.sampling import (
     choice_options,
     class_param_of,
@@ -52,7 +55,7 @@ async def prepare_chat(
     request: ChatRequest,
     request_id: str,
     *,
-    wire: Callable[[Identity, Tokenizer, int], Wire] | None = None,
+    wire: Callable[[Identity, Tokenizer | None, int], Wire] | None = None,
 ) -> PreparedRequest:
     """Prepare a chat request, for this route and others with their own response formats.
 
@@ -66,8 +69,6 @@ async def prepare_chat(
     Raises:
         GatewayError: the request is refused.
     """
-    name = request.model or services.target.name
-    model = await services.loaded_model()
     # Cheap checks, before the prompt is rendered and encoded.
     _check_fields(request)
     check_prompt_logprobs(request)
@@ -77,6 +78,12 @@ async def prepare_chat(
     # The schema allows 0, by which text completions score a prompt.
     if asked == 0:
         raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
+    if isinstance(services.target, UpstreamTarget):
+        relay = partial(prepare_relayed_chat, services.target, request, request_id, wire=wire)
+        is_large = is_large_chat(request, services.limits.thread_bytes)
+        return await body_threads.run_in_thread(relay) if is_large else relay()
+    name = request.model or services.target.name
+    model = await services.loaded_model()
     prompt, offer, continued, ignored = await chat_prompt(
         services, request, limit=model.max_model_len
     )

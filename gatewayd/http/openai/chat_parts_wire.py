@@ -21,7 +21,7 @@ class ChatPartsWire(ChatWire):
     def __init__(
         self,
         identity: Identity,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         num_choices: int,
         call_id: Callable[[str], str],
         *,
@@ -31,7 +31,7 @@ class ChatPartsWire(ChatWire):
 
         Args:
             identity: fields that every chunk repeats.
-            tokenizer: of the model.
+            tokenizer: of the model; None for an upstream's.
             num_choices: of the response.
             call_id: converts a call's id to the format of the model's template.
             is_legacy: whether the request uses ``function_call`` instead of ``tool_calls``.
@@ -83,9 +83,9 @@ class ChatPartsWire(ChatWire):
                 yield {"function_call": {"name": name, "arguments": ""}}
             case Arguments(_, text) if self._is_legacy:
                 yield {"function_call": {"arguments": text}}
-            case ToolCall(call, name):
+            case ToolCall(call, name, own_id):
                 function = {"name": name, "arguments": ""}
-                head = {"index": call, "id": self._new_id(), "type": "function"}
+                head = {"index": call, "id": own_id or self._new_id(), "type": "function"}
                 yield {"tool_calls": [{**head, "function": function}]}
             case Arguments(call, text):
                 yield {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
@@ -114,7 +114,7 @@ class ChatPartsWire(ChatWire):
             if isinstance(part, ToolCall):
                 function = {"name": part.name, "arguments": ""}
                 calls[part.call] = {
-                    "id": self._new_id(),
+                    "id": part.id or self._new_id(),
                     "type": "function",
                     "function": function,
                 }

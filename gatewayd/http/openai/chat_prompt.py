@@ -50,7 +50,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
     Raises:
         GatewayError: the request is refused.
     """
-    if not _is_large(request, services.limits.thread_bytes):
+    if not is_large_chat(request, services.limits.thread_bytes):
         text, prompt = _rendered(services, request, limit)
         token_ids = await services.text.tokenizer.run_by_size(text.size, text.encode)
         return prompt._replace(token_ids=token_ids)
@@ -88,7 +88,7 @@ def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[Cha
     return text, ChatPrompt([], offer, continued, arguments.ignored)
 
 
-def _is_large(request: ChatRequest, most: int) -> bool:
+def is_large_chat(request: ChatRequest, most: int) -> bool:
     """Whether a request has more characters than can be processed on the event loop."""
     length = entries = 0
     for message in request.messages:
@@ -129,7 +129,7 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
         GatewayError: it is refused, or longer than ``most_counted``.
     """
     most = most_counted((await services.loaded_model()).max_model_len)
-    if _is_large(request, services.limits.thread_bytes):
+    if is_large_chat(request, services.limits.thread_bytes):
         # Measuring encodes schemas, which takes time for a large request.
         await body_threads.run_in_thread(lambda: check_counted(_length(request), most, "messages"))
     else:

@@ -12,12 +12,13 @@ from gatewayd.http.openai.wire import (
     chunk_usage,
     finite,
     last_events,
+    local,
     stop_fields,
     token_text,
     usage_of,
 )
 from gatewayd.pipeline.choice import Choice
-from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.choice_types import RelayedToken, ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 
@@ -28,7 +29,7 @@ _AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]'
 class ChatWire:
     """Encodes chat completions and their chunks."""
 
-    def __init__(self, identity: Identity, tokenizer: Tokenizer, num_choices: int) -> None:
+    def __init__(self, identity: Identity, tokenizer: Tokenizer | None, num_choices: int) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
         tier = identity.service_tier
@@ -89,7 +90,7 @@ class ChatWire:
             ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
         if identity.with_prompt_logprobs:
             scored = pop_prompt_logprobs(generation, 0)
-            ids += b',"prompt_logprobs":' + encode_prompt_logprobs(scored, self._tokenizer)
+            ids += b',"prompt_logprobs":' + encode_prompt_logprobs(scored, local(self._tokenizer))
         return (
             b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,%b"choices":[%b],'
             b'"usage":%b%b}'
@@ -145,26 +146,39 @@ class ChatWire:
             chunk_usage(self._identity, generation),
         )
 
-    def _logprobs(self, scored: list[ScoredToken]) -> dict[str, Any] | None:
+    def _logprobs(self, scored: Sequence[ScoredToken | RelayedToken]) -> dict[str, Any] | None:
         if not self._identity.with_logprobs:
             return None
         return {"content": chat_logprobs(self._tokenizer, scored), "refusal": None}
 
 
-def chat_logprobs(tokenizer: Tokenizer, scored: Sequence[ScoredToken]) -> list[dict[str, Any]]:
-    """Return OpenAI's objects for tokens with their log-probabilities."""
+def chat_logprobs(
+    tokenizer: Tokenizer | None, scored: Sequence[ScoredToken | RelayedToken]
+) -> list[dict[str, Any]]:
+    """Return OpenAI's objects for tokens with their log-probabilities.
 
-    def named(token: int, logprob: float, *, opens: bool) -> dict[str, Any]:
+    Args:
+        tokenizer: of the model; None for an upstream's, whose tokens come as such objects.
+        scored: the tokens.
+    """
+    return [
+        dict(one.shown) if isinstance(one, RelayedToken) else _scored(local(tokenizer), one)
+        for one in scored
+    ]
+
+
+def _scored(tokenizer: Tokenizer, scored: ScoredToken) -> dict[str, Any]:
+    """Return OpenAI's object of a token."""
+    own, opens = scored.logprobs, scored.opens
+
+    def named(token: int, logprob: float) -> dict[str, Any]:
         piece = tokenizer.piece(token, opens=opens)
         return {"token": token_text(piece), "logprob": finite(logprob), "bytes": list(piece)}
 
-    return [
-        {
-            **named(token.token, token.logprob, opens=opens),
-            "top_logprobs": [
-                named(one, logprob, opens=opens)
-                for one, logprob in zip(token.top_tokens, token.top_logprobs, strict=True)
-            ],
-        }
-        for token, _, _, opens in scored
-    ]
+    return {
+        **named(own.token, own.logprob),
+        "top_logprobs": [
+            named(one, logprob)
+            for one, logprob in zip(own.top_tokens, own.top_logprobs, strict=True)
+        ],
+    }

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from gatewayd.http.asgi import encode_entries
-from gatewayd.http.openai.wire import finite, token_name
+from gatewayd.http.openai.wire import finite, local, token_name
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.process.messages import TokenLogprobs
 
@@ -16,7 +16,7 @@ from gatewayd_engine.process.messages import TokenLogprobs
 class LogprobColumnsBuilder:
     """Columns of log-probabilities, one entry per token."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self.fields: dict[str, list[Any]] = {
             "tokens": [],
@@ -36,12 +36,17 @@ class LogprobColumnsBuilder:
             top.setdefault(name, finite(scored.logprob))
         self._row(name, finite(scored.logprob), top, offset)
 
+    def add_relayed(self, shown: Mapping[str, Any], offset: int) -> None:
+        """Add a token of an upstream, from OpenAI's object of it."""
+        top = {one["token"]: one["logprob"] for one in shown["top_logprobs"]}
+        self._row(shown["token"], shown["logprob"], top, offset)
+
     def add_unscored(self, token: int, offset: int, *, opens: bool) -> None:
         """Add a token without a log-probability."""
         self._row(self._name(token, opens=opens), None, None, offset)
 
     def _name(self, token: int, *, opens: bool) -> str:
-        return token_name(self._tokenizer.piece(token, opens=opens))
+        return token_name(local(self._tokenizer).piece(token, opens=opens))
 
     def _row(
         self, name: str, logprob: float | None, top: dict[str, float] | None, offset: int

@@ -10,9 +10,16 @@ import msgspec
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.completion_logprobs import LogprobColumnsBuilder, PromptColumns
 from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, pop_prompt_logprobs
-from gatewayd.http.openai.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
+from gatewayd.http.openai.wire import (
+    Identity,
+    chunk_usage,
+    last_events,
+    local,
+    stop_fields,
+    usage_of,
+)
 from gatewayd.pipeline.choice import Choice
-from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.choice_types import RelayedToken, ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 
@@ -21,7 +28,7 @@ class _NewOutput(NamedTuple):
     """Output of a choice since the last call."""
 
     text: str
-    scored: list[ScoredToken]
+    scored: Sequence[ScoredToken | RelayedToken]
     ids: list[int]
 
     @classmethod
@@ -34,13 +41,16 @@ class CompletionWire:
     """Encodes text completions and their chunks, with the prompt in front if it is echoed."""
 
     def __init__(
-        self, identity: Identity, tokenizer: Tokenizer, prompts: Sequence[str] | None
+        self,
+        identity: Identity,
+        tokenizer: Tokenizer | None,
+        prompts: Sequence[str] | None,
     ) -> None:
         """Create an encoder of one response.
 
         Args:
             identity: of the response.
-            tokenizer: of the model.
+            tokenizer: of the model; None for an upstream's.
             prompts: texts to echo, one for each prompt, or None.
         """
         self._identity = identity
@@ -74,7 +84,7 @@ class CompletionWire:
         scored = pop_prompt_logprobs(generation, index)
 
         def work() -> None:
-            self._prompt_columns[index] = PromptColumns(self._tokenizer, prompt, scored)
+            self._prompt_columns[index] = PromptColumns(local(self._tokenizer), prompt, scored)
 
         return work
 
@@ -147,7 +157,10 @@ class CompletionWire:
         if self._identity.with_logprobs:
             columns = LogprobColumnsBuilder(self._tokenizer)
             for token in news.scored:
-                columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
+                if isinstance(token, RelayedToken):
+                    columns.add_relayed(token.shown, len(echoed) + token.start)
+                else:
+                    columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
             fields["logprobs"] = columns.fields
             if with_prompt and self._prompts is not None:
                 fields["logprobs"] = self._columns_of_prompt(generation, choice).before(columns)
@@ -164,7 +177,7 @@ class CompletionWire:
         # Popped by the first choice that is encoded, for all of them.
         if index not in self._prompt_scores:
             scored = pop_prompt_logprobs(generation, index)
-            self._prompt_scores[index] = encode_prompt_logprobs(scored, self._tokenizer)
+            self._prompt_scores[index] = encode_prompt_logprobs(scored, local(self._tokenizer))
         return msgspec.Raw(self._prompt_scores[index])
 
     def _columns_of_prompt(self, generation: Generation, choice: Choice) -> PromptColumns:

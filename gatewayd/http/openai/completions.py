@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.openai.chat_prompt import most_counted
 from gatewayd.http.openai.completion_wire import CompletionWire
 from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
+from gatewayd.http.openai.relayed import prepare_relayed_completion
 from gatewayd.http.openai.sampling import (
     check_ids,
     choice_options,
@@ -47,9 +49,13 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         self, services: Services, request: CompletionRequest, request_id: str
     ) -> PreparedRequest:
         """Encode the prompts, and validate rules across fields."""
+        self._check_fields(request)
+        if isinstance(services.target, UpstreamTarget):
+            return prepare_relayed_completion(
+                services.target, request, request_id, default_tokens=self.default_tokens
+            )
         name = request.model or services.target.name
         model = await services.loaded_model()
-        self._check_fields(request)
         prompts = await _prompts(services.text, request, model)
         is_score = request.max_tokens == 0
         max_tokens = fit_max_tokens(

@@ -49,7 +49,6 @@ class ModelRoute:
 def model_object(services: Services, name: str) -> dict[str, Any]:
     """Build OpenAI's model object, with fields for clients of Anthropic and local servers."""
     target = services.catalogue.find(name)
-    model = target.fleet.model
     created = datetime.fromtimestamp(services.created, UTC)
     return {
         "id": name,
@@ -61,5 +60,5 @@ def model_object(services: Services, name: str) -> dict[str, Any]:
         "created_at": created.isoformat().replace("+00:00", "Z"),
         "root": target.name,
         "parent": None,
-        "max_model_len": None if model is None else model.max_model_len,
+        "max_model_len": target.max_model_len,
     }

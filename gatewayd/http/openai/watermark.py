@@ -30,7 +30,7 @@ class Detect:
         principal = principal_of(scope)
         services = self._services.serving(request.model)
         tenant = _target_tenant(request, principal)
-        detector = services.target.detector()
+        detector = services.local.detector()
         if detector is None:
             raise NotFound(
                 "no watermark is configured: no strategy of [logits_processor] sets one",

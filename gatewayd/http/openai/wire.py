@@ -14,6 +14,7 @@ from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import encode_json
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.generation import Generation
+from gatewayd.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -70,8 +71,7 @@ def usage_of(generation: Generation) -> bytes:
     """Encode the usage so far."""
     prompt, completion = generation.prompt_tokens, generation.completion_tokens
     details = b""
-    parsers = generation.work.options.parsers
-    if parsers is not None and parsers.reasoning is not None:
+    if any([choice.counts_reasoning for choice in generation.choices]):
         reasoning = sum([choice.reasoning_tokens for choice in generation.choices])
         details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning
     return (
@@ -116,6 +116,17 @@ def finite(logprob: float) -> float:
     """Clamp a log-probability to a value that JSON can represent."""
     # False for NaN, which is replaced as well.
     return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
+
+
+def local(tokenizer: Tokenizer | None) -> Tokenizer:
+    """Return the tokenizer of a local model, which alone answers with token ids.
+
+    Raises:
+        TypeError: there is none.
+    """
+    if tokenizer is None:
+        raise TypeError("the answers of upstreams have no token ids")
+    return tokenizer
 
 
 def token_text(piece: bytes) -> str:

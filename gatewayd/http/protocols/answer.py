@@ -13,10 +13,10 @@ from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.openai.chat_wire import chat_logprobs
 from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.prompt_logprobs import pop_prompt_logprobs
-from gatewayd.http.openai.wire import Identity
+from gatewayd.http.openai.wire import Identity, local
 from gatewayd.http.protocols.answer_tokens import AnswerTokenReader
 from gatewayd.pipeline.choice import Choice
-from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.choice_types import RelayedToken, ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_hooks.parsing import Part
@@ -52,7 +52,7 @@ class ProtocolAnswer:
         self,
         generation: Generation,
         identity: Identity,
-        tokenizer: Tokenizer,
+        tokenizer: Tokenizer | None,
         room: Callable[[], QueueCapacity],
     ) -> None:
         """Read a generation.
@@ -60,7 +60,7 @@ class ProtocolAnswer:
         Args:
             generation: a started generation.
             identity: of the response.
-            tokenizer: of the model.
+            tokenizer: of the model; None for an upstream's.
             room: returns the current capacity of the queue.
         """
         self.id = identity.id
@@ -102,16 +102,19 @@ class ProtocolAnswer:
                 ready[at] = await run_in_thread(write) if is_large(generation) else write()
         return ready.popleft()
 
-    def _with_logprobs(self, delta: Delta, scored: list[ScoredToken]) -> Delta:
+    def _with_logprobs(self, delta: Delta, scored: Sequence[ScoredToken | RelayedToken]) -> Delta:
         logprobs = chat_logprobs(self._tokenizer, scored)
         if not self._identity.with_ids:
             return delta._replace(logprobs=logprobs)
         texts = self._texts.get(delta.choice)
         if texts is None:
-            texts = self._texts[delta.choice] = AnswerTokenReader(self._tokenizer)
-        return delta._replace(logprobs=logprobs, tokens=texts.read(scored))
+            reader = AnswerTokenReader(local(self._tokenizer))
+            texts = self._texts[delta.choice] = reader
+        # Upstreams are never asked for ids.
+        tokens = [one for one in scored if isinstance(one, ScoredToken)]
+        return delta._replace(logprobs=logprobs, tokens=texts.read(tokens))
 
-    def _collect(self) -> list[list[ScoredToken]]:
+    def _collect(self) -> list[Sequence[ScoredToken | RelayedToken]]:
         """Collect deltas of all new output.
 
         Returns:
@@ -119,7 +122,7 @@ class ProtocolAnswer:
         """
         # Output that arrived before an error is returned before it.
         self._is_over = self._generation.error is not None
-        scored: list[list[ScoredToken]] = []
+        scored: list[Sequence[ScoredToken | RelayedToken]] = []
         num_done = 0
         for choice in self._open:
             is_done = choice.is_done
@@ -163,7 +166,9 @@ class ProtocolAnswer:
         """See ``ChatAnswer``."""
         generation = self._generation
         scored = pop_prompt_logprobs(generation, 0)
-        return AnswerTokenReader(self._tokenizer).read_prompt(
+        if not scored:
+            return []
+        return AnswerTokenReader(local(self._tokenizer)).read_prompt(
             generation.work.requests[0].prompt, scored
         )
 

@@ -132,9 +132,10 @@ class ServedGateway:
     def model(self) -> ServedModel | None:
         """See ``Gateway``."""
         services = self._services
-        model, template = services.fleet.model, services.text.template
+        model = services.fleet.model
         if model is None:
             return None
+        template = services.text.template
         return ServedModel(
             created=services.created,
             architecture=model.architecture,
@@ -260,7 +261,7 @@ class ServedGateway:
         answer = ProtocolAnswer(
             generation,
             prepared.identity,
-            services.text.tokenizer,
+            services.tokenizer,
             lambda: services.fleet.room,
         )
         exchange.add(answer)

@@ -93,7 +93,7 @@ async def start_response(
         queue_timeout=seconds,
     )
     generation = await services.pipeline.start(work)
-    tokenizer, fleet = services.text.tokenizer, services.fleet
+    tokenizer, fleet = services.tokenizer, services.fleet
     answer = ProtocolAnswer(generation, prepared.identity, tokenizer, lambda: fleet.room)
     return StartedResponse(answer, ready.given, ready.chain_cut)
 
@@ -118,7 +118,7 @@ async def _prepare(
         return await prepare_chat(services, chat, request_id)
 
     if needs_store(request):
-        await services.loaded_model()  # may take long: wait before acquiring a slot
+        await services.wait_loaded()  # may take long: wait before acquiring a slot
     async with conversations.loaded(tenant, request) as asked:
         if request.truncation != "auto":
             return _Ready(await attempt(asked.conversation), asked.given, None)

@@ -23,6 +23,7 @@ from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.upstreams import UpstreamStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,5 +73,6 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),
     Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),
     Kind.PROTOCOL: KindSpec("gatewayd_protocols", ProtocolStrategy),
+    Kind.UPSTREAM: KindSpec("gatewayd_upstreams", UpstreamStrategy),
 }
 """Every kind except observers and console plugins, which have hooks and no strategy."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.admission import AdmissionRequest, AdmissionStrategy, Load
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _REQUESTS = st.builds(
     AdmissionRequest,

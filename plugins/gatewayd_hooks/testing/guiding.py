@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideStrategy, Matcher
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_hooks.testing.samples.guide_texts import SAMPLES, WRONG, Sample
 from gatewayd_hooks.testing.samples.tokens import END, VOCAB_SIZE, write_tokenizer
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gatewayd_hooks.kv_tiers import KEY_BYTES, KvTierStrategy
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _PAGE_BYTES = 96
 _PATIENCE = 20.0

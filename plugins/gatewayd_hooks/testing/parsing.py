@@ -27,7 +27,7 @@ from gatewayd_hooks.parsing import (
     ToolParserStrategy,
 )
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _few = settings(campaign, max_examples=max(10, 3 * campaign.max_examples // 10))
 """Each case streams a text in every division: a third of a campaign, 30 for third parties."""

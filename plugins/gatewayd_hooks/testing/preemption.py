@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.preemption import PreemptionMode, PreemptionStrategy
 from gatewayd_hooks.scheduling import QueueView
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _SLOTS = 32
 

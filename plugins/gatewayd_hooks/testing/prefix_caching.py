@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.caching import Match, PrefixCacheStrategy
 from gatewayd_hooks.helpers.handover import hand_over
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_hooks.testing.samples.states import refuses_strange_states
 from gatewayd_hooks.testing.simulation.fake_pages import FakePages
 

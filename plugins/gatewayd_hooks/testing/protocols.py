@@ -22,8 +22,8 @@ from gatewayd_hooks.protocols import (
 from gatewayd_hooks.requests.checking import check
 from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 503)
 _JSON = st.recursive(

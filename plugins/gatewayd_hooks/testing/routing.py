@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _REPLICAS = 6
 _REQUESTS = st.builds(

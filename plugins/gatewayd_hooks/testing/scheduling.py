@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import example, given
 
 from gatewayd_hooks.scheduling import SchedulerStrategy
-from gatewayd_hooks.testing.campaign import campaign, storms
 from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign, storms
 from gatewayd_hooks.testing.simulation.queue_events import (
     EVENTS,
     SIZES,

@@ -20,8 +20,8 @@ from gatewayd_hooks.speculation import (
     SpecReport,
     SpecView,
 )
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_hooks.testing.samples.states import refuses_strange_states
 from gatewayd_hooks.testing.simulation.drafting import ROWS, Rows, check_drafts
 

@@ -15,7 +15,9 @@ from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError, load
 from gatewayd.config.models import MODEL_KEYS, MODEL_TABLES, ModelEntry
 from gatewayd.config.tables import Config
+from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.engines.replicas.launch import engine_config
+from gatewayd.plugins.loaded import check_strategies
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import StrategyConfig
 
@@ -74,11 +76,15 @@ def test_the_examples_in_the_manual_are_valid(tmp_path: Path) -> None:
 def test_the_example_of_a_catalogue_is_valid_and_has_each_key_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     file.write_text("\n".join(re.findall(r"^#   (.+)$", MANUAL.read_text(), flags=re.MULTILINE)))
-    (small,) = model_configs(load(file, environ={}).config)
+    config = load(file, environ={}, needs_secrets=False).config
+    (small,) = model_configs(config)
     assert (small.name, small.served_names) == ("small", ("default",))
     assert small.config.engine.kv_memory == 512 << 20
     own = set(ModelEntry.model_fields) - set(MODEL_TABLES) - set(MODEL_KEYS)
     assert own <= small_keys(file)
+    (cluster,) = config.upstreams.values()
+    assert set(UpstreamEntry.model_fields) - {"url"} == cluster.model_fields_set
+    assert not check_strategies(config)
 
 
 def small_keys(file: Path) -> set[str]:

@@ -8,11 +8,13 @@ from typing import NamedTuple
 from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
+from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 from tests.gatewayd.store_fixtures import opened
 
+UPSTREAMS = {"one": UpstreamEntry(url="http://127.0.0.1:9/v1", models={"far": "m"})}
 OPERATIONS = Path(__file__).parents[3] / "docs/operations/observe.md"
 
 
@@ -54,7 +56,9 @@ async def test_every_name_is_documented_and_every_documented_name_is_there(
     text: TextModel, tmp_path: Path
 ) -> None:
     with opened(tmp_path) as durable:
-        async with running(text, FakeFleet(says([100, 101])), durable=durable) as gateway:
+        async with running(
+            text, FakeFleet(says([100, 101])), durable=durable, upstreams=UPSTREAMS
+        ) as gateway:
             await gateway.http.post("/v1/chat/completions", json=CHAT)
             await gateway.until_finished()
             answer = await gateway.http.get("/metrics")

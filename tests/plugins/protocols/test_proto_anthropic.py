@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 from gatewayd_hooks.protocols import HttpResponse, RequestRefusal
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_proto_anthropic.events import Events
 from gatewayd_proto_anthropic.requests import convert_request
 from gatewayd_proto_anthropic.strategy import Anthropic

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 from gatewayd_hooks.protocols import Delta, HttpResponse, RequestRefusal
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import MODEL, FakeGateway, request
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_proto_ollama.answers import Reader
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.requests import convert_chat, convert_generate

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.scheduling import Priority, QueueView
-from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence, engine_resources
+from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.strategy import Fair
 from gatewayd_sched_fcfs.config import FcfsConfig

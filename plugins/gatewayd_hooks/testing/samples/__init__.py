@@ -1,1 +1,1 @@
-"""Samples for tests of strategies: texts, grammars, tokens and states."""
+"""Samples for tests of strategies: texts, grammars, tokens, states, responses and random cases."""

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from gatewayd_hooks.speculation import DraftBatch
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.samples.campaign import campaign
 from hypothesis import given
 from hypothesis import strategies as st
 

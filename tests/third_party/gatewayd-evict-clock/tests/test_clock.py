@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.samples.campaign import campaign
 from hypothesis import given
 from hypothesis import strategies as st
 

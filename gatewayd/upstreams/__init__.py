@@ -1,0 +1,1 @@
+"""Upstreams: requests relayed to other servers, as another implementation of the fleet."""

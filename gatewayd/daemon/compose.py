@@ -185,6 +185,7 @@ def _compose_models(
                     changes if model.name is None else changes.of_model(model.name),
                     metrics,
                     is_first=not models,
+                    is_alone=len(found) == 1,
                 )
             )
     except BaseException:

@@ -236,7 +236,7 @@ def _build_admin(
     for model in models:
         apps[model.name], snapshots = _build_model_admin(sources_of, model, listing, durable, drain)
         watching.append(snapshots)
-    app = AdminModels(apps)
+    app = AdminModels(apps, {model.name: model.target.live for model in models})
     return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)
 
 

@@ -56,6 +56,11 @@ async def test_commands_are_about_one_model_and_requests_are_found_in_all(
     status, output = await run("strategies", "--model", "c")
     assert (status, "the model 'c' does not exist; served: a, b" in output) == (1, True)
 
+    assert (await run("top", "--once"))[1].startswith("a, of 2 models  ready")
+    assert (await run("top", "--once", "--model", "b"))[1].startswith("b, of 2 models  ready")
+    status, output = await run("top", "--once", "--model", "c")
+    assert (status, "the model 'c' does not exist; served: a, b" in output) == (1, True)
+
     # In flight at the second model; no command names it.
     client.http.headers["x-request-id"] = "mine/1"
     long = asyncio.create_task(client.complete(daemon, "x", 500, model="b"))

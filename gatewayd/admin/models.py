@@ -15,9 +15,12 @@ from gatewayd.catalogue.target import Target
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import App, Receive, Scope, Send, send_error
 from gatewayd.http.query import query_of
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.wire.models import CatalogueView, ModelRow
 
 _OF_MODELS = "/admin/models/"
+_OF_REQUESTS = "/admin/requests/"
 
 
 class ModelList:
@@ -84,20 +87,27 @@ def _state(target: Target, model: ManagedModel) -> str:
 class AdminModels:
     """The admin API of all models: ``?model=``, or the path, names one; else it is the first.
 
+    A request in flight is found by its id whatever its model; of two with one ``x-request-id`` it
+    is that of the named model.
+
     Args:
         apps: by name of the model, at least one.
+        live: requests in flight of each.
     """
 
-    def __init__(self, apps: Mapping[str, App]) -> None:
+    def __init__(
+        self, apps: Mapping[str, App], live: Mapping[str, LiveRequests[Generation]]
+    ) -> None:
         self._apps = dict(apps)
+        self._live = dict(live)
 
-    def add(self, name: str, app: App) -> None:
+    def add(self, name: str, app: App, live: LiveRequests[Generation]) -> None:
         """Serve the app of another model."""
-        self._apps[name] = app
+        self._apps[name], self._live[name] = app, live
 
     def remove(self, name: str) -> None:
         """Stop serving the app of a model; requests in it continue."""
-        del self._apps[name]
+        del self._apps[name], self._live[name]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
@@ -115,7 +125,18 @@ class AdminModels:
             name = path.removeprefix(_OF_MODELS).rpartition("/")[0]
             return self._apps.get(name, self._apps[first])
         name = query_of(scope).get("model", first)
-        app = self._apps.get(name)
-        if app is None:
+        if name not in self._apps:
             raise not_served(name, tuple(self._apps))
-        return app
+        if path.startswith(_OF_REQUESTS):
+            request = path.removeprefix(_OF_REQUESTS)
+            if scope["method"] == "POST":  # followed by a verb; ids may have slashes
+                request = request.rpartition("/")[0]
+            name = self._model_of(request, name)
+        return self._apps[name]
+
+    def _model_of(self, request: str, named: str) -> str:
+        """Return the model of a request in flight, or the named one if there is none."""
+        # The named one first.
+        order = sorted(self._live, key=lambda name: name != named)
+        found = (name for name in order if self._live[name].find(request) is not None)
+        return next(found, named)

@@ -147,7 +147,7 @@ def _compose_with_store(
         catalogue,
         residency,
         durable.added_models,
-        partial(build, is_first=False),
+        build,
         local_models,
         on_added,
         config=config,
@@ -220,10 +220,13 @@ def _build_model(
     model: ModelConfig,
     files: ModelFiles,
     *,
-    is_first: bool,
+    is_first: bool = False,
+    is_alone: bool = False,
 ) -> ModelParts:
     changes = durable.overrides if model.name is None else durable.overrides.of_model(model.name)
-    return compose_model(model, files, options, changes, metrics, is_first=is_first)
+    return compose_model(
+        model, files, options, changes, metrics, is_first=is_first, is_alone=is_alone
+    )
 
 
 def _compose_models(
@@ -233,7 +236,8 @@ def _compose_models(
     models: list[ModelParts] = []
     sources = []
     try:
-        for model in model_configs(config):
+        configured = model_configs(config)
+        for model in configured:
             files = known.get(model.name)
             if files is None:
                 try:
@@ -241,7 +245,7 @@ def _compose_models(
                 except (OSError, ValueError) as error:
                     _log.error("the added model %s is not served: %s", model.name, error)
                     continue
-            models.append(build(model, files, is_first=not models))
+            models.append(build(model, files, is_first=not models, is_alone=len(configured) == 1))
             sources.append(files.source)
     except BaseException:
         for made in models:
@@ -296,7 +300,8 @@ def _build_admin(
     for model in models:
         apps[model.name], snapshots = admin_of(model)
         served.watching.append(snapshots)
-    served.admin, served.admin_of = AdminModels(apps), admin_of
+    live = {model.name: model.target.live for model in models}
+    served.admin, served.admin_of = AdminModels(apps, live), admin_of
     server = AdminServer(served.admin, config.admin.socket)
     return AdminParts(server=server, watching=served.watching)
 

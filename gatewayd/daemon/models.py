@@ -6,6 +6,8 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from gatewayd.admin.control import Control
 from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.catalogue.managed_model import ManagedModel
@@ -25,6 +27,7 @@ from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.text.text_model import TextModel
+from gatewayd_engine.process.config import EngineConfig
 
 _log = logging.getLogger("gatewayd.daemon")
 
@@ -96,6 +99,7 @@ def compose_model(
     metrics: GatewayMetrics,
     *,
     is_first: bool,
+    is_alone: bool,
 ) -> ModelParts:
     """Build the parts of a model; nothing runs yet.
 
@@ -106,6 +110,7 @@ def compose_model(
         overrides: operators' changes of this model.
         metrics: of the gateway, to which the model's are added.
         is_first: whether it is the model that brings the plugins that all share.
+        is_alone: whether it is the only model, which log lines need not name.
 
     Raises:
         PluginError: a strategy cannot be loaded, or refuses its settings.
@@ -120,7 +125,10 @@ def compose_model(
         chat_template=text.template.source if text.template else "",
         is_first=is_first,
     )
-    fleet = _engines(config, options, plugged, files.folder)
+    engine = msgspec.structs.replace(
+        launch.engine_config(config, files.folder), log_model="" if is_alone else name
+    )
+    fleet = _engines(config, options, plugged, engine)
     control = Control(config, fleet, plugged, overrides)
     live = LiveRequests[Generation]()
     own = Metrics(
@@ -190,14 +198,14 @@ def _in_effect(file: Config, overrides: Overrides) -> Config:
 
 
 def _engines(
-    config: Config, options: DaemonOptions, plugged: LoadedPlugins, folder: Path
+    config: Config, options: DaemonOptions, plugged: LoadedPlugins, engine: EngineConfig
 ) -> EngineFleet:
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,
             command=tuple(options.command),
             env=launch.environment(config, options.env),
-            config=launch.engine_config(config, folder),
+            config=engine,
             patience=launch.silence_limits(config),
         ),
         plugged.router,

@@ -187,7 +187,7 @@ class ServedModels:
         self._models.append(model)
         if self.admin is not None and self.admin_of is not None:
             app, watching = self.admin_of(model)
-            self.admin.add(model.name, app)
+            self.admin.add(model.name, app, model.target.live)
             self.watching.append(watching)
         self._on_added(model)
         model.fleet.start(is_asleep=True)

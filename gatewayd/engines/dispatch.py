@@ -116,8 +116,8 @@ class Dispatch:
         kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
         if jobs:
             _log.warning(
-                "engine %d lost with %d requests; %d of them are retried",
-                replica.index,
+                "%s lost with %d requests; %d of them are retried",
+                replica.label,
                 len(jobs),
                 len(kept),
             )

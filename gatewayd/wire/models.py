@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
+
+
+def about_model(route: str, model: str | None) -> str:
+    """Return a route of the admin API with the model that the call is about.
+
+    Args:
+        route: path, with or without a query.
+        model: its name; None leaves the route unchanged, which is about the first model.
+    """
+    if model is None:
+        return route
+    return f"{route}{'&' if '?' in route else '?'}model={quote(model, safe='')}"
 
 
 class ModelRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -68,6 +68,8 @@ async def test_each_model_has_its_names_its_engines_and_its_failures(
     unknown = await client.complete(daemon, "x", 4, stream=False, model="d")
     assert (unknown.status, unknown.error["code"]) == (404, "model_not_found")
     assert "served: a, b, draft, c" in unknown.error["message"]
+    assert daemon.said("engine 0 of a: ready")
+    assert daemon.said("engine 1 of b: ready")
     # The loss of one model's engine is not the others'.
     os.kill(pids["a"][0], signal.SIGKILL)
     for name in ("b", "c"):

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 import msgspec
 import uvicorn
@@ -24,6 +24,7 @@ class FakeDaemon:
         path: of the socket.
         snapshot: that is streamed, once; then the next when a test gives another.
         raw: is streamed instead, if it is not None.
+        of_models: are streamed to those who name the model; nothing is for one that is missing.
         calls: method, route and body of each but the stream.
         raw_paths: of the calls, as they came.
         answers: status and body by method and route; else 200 and ``{}``.
@@ -38,6 +39,7 @@ class FakeDaemon:
         """As it was in the beginning."""
         self.snapshot: Snapshot = snapshot()
         self.raw: bytes | None = None
+        self.of_models: dict[str, Snapshot] = {}
         self.calls: list[tuple[str, str, Any]] = []
         self.answers: dict[tuple[str, str], tuple[int, Any]] = {
             ("GET", f"/admin/requests?order={order}&limit=50"): (200, {"requests": ended(order)})
@@ -87,11 +89,13 @@ class FakeDaemon:
         head = [(b"content-type", b"text/event-stream")]
         await send({"type": "http.response.start", "status": 200, "headers": head})
         sent: object = None
+        model = dict(parse_qsl(query)).get("model")
         while not self.cut:
-            now = self.raw or self.snapshot
-            if now is not sent:
+            shown = self.snapshot if model is None else self.of_models.get(model)
+            now = self.raw or shown
+            if now is not sent and now is not None:
                 sent = now
-                line = b"data: " + (self.raw or msgspec.json.encode(self.snapshot)) + b"\n\n"
+                line = b"data: " + (self.raw or msgspec.json.encode(shown)) + b"\n\n"
                 await send({"type": "http.response.body", "body": line, "more_body": True})
             await asyncio.sleep(0.005)
         await send({"type": "http.response.body", "body": b""})

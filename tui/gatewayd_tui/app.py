@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Input, Tree
 
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.changes import has_id
-from gatewayd_tui.client import DaemonUnreachable, Source
+from gatewayd_tui.client import DaemonUnreachable, ModelCalls, Source
 from gatewayd_tui.extensions import Extensions, failure_reason, run
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
 from gatewayd_tui.palette import Commands, own_bindings
@@ -27,6 +27,7 @@ from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.help import HelpScreen
 from gatewayd_tui.screens.panel import screens_of
 from gatewayd_tui.state import ConsoleState, advance, mark_lost
+from gatewayd_tui.widgets.choose import Choose
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.table import LiveTable
 
@@ -60,6 +61,7 @@ class Console(App[None]):
         Binding("p", "freeze", "Freeze", show=False, id="console.freeze"),
         Binding("plus,equals_sign", "slower(1)", "Slower", show=False, id="console.slower"),
         Binding("minus", "slower(-1)", "Faster", show=False, id="console.faster"),
+        Binding("N", "model", "Model", show=False, id="console.model"),
         Binding("t", "change_theme", "Theme", show=False, id="console.theme"),
         Binding("e", "export", "Save this snapshot", show=False, id="console.export"),
         Binding("ctrl+r", "reconnect", "Reconnect", show=False, id="console.reconnect"),
@@ -96,19 +98,40 @@ class Console(App[None]):
         return mark_lost(self._frozen, self._state.lost) if self._frozen else self._state
 
     @property
+    def calls(self) -> ModelCalls:
+        """Calls about the model that screens show; the daemon's only one is not named."""
+        snapshot = self.shown.snapshot
+        if snapshot is None:
+            return ModelCalls(self.source, self.source.model)
+        daemon = snapshot.daemon
+        return ModelCalls(self.source, daemon.model if len(daemon.models) > 1 else None)
+
+    @property
     def can_change(self) -> bool:
         """Whether changes are enabled."""
-        return self.source.can_change and not self.is_read_only
+        return self.source.can_change and not self.is_read_only and self._next_model is None
 
     @property
     def read_only_reason(self) -> str:
         """Reason why changes are disabled."""
+        if self._next_model is not None:
+            return f"the console switches to the model {self._next_model}"
         return "the console is read-only" if self.is_read_only else "this is a recording"
+
+    @property
+    def _next_model(self) -> str | None:
+        """Model to which the console switches; None once it shows it."""
+        # No change is made meanwhile: a form for a page of the one must not end at the other.
+        snapshot, name = self._state.snapshot, self.source.model
+        is_shown = snapshot is None or name in (None, snapshot.daemon.model)
+        return None if is_shown else name
 
     def status_marks(self) -> list[str]:
         """Return the console's own status for the first line: read-only, frozen, interval."""
-        can = [] if self.can_change else ["read-only" if self.is_read_only else "recording"]
-        return [*can, *(["frozen"] if self._frozen else []), f"{self.interval:g}s"]
+        can = [] if self.source.can_change else ["recording"]
+        can = ["read-only"] if self.is_read_only else can
+        switching = [] if self._next_model is None else [f"switching to {self._next_model}"]
+        return [*can, *switching, *(["frozen"] if self._frozen else []), f"{self.interval:g}s"]
 
     def titles(self) -> list[tuple[str, str]]:
         """Return keys and titles of the screens that have a key."""
@@ -204,7 +227,7 @@ class Console(App[None]):
         if action.is_destructive and not await self.push_screen_wait(Confirm([title])):
             return
         try:
-            self.notify(f"✓ {await run(action, self.source)}", markup=False)
+            self.notify(f"✓ {await run(action, self.calls)}", markup=False)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self.notify(f"{title}: {failure_reason(error)}", severity="error", markup=False)
 
@@ -216,6 +239,29 @@ class Console(App[None]):
         table = [b for c in (LiveTable, DataTable) for b in c.BINDINGS if isinstance(b, Binding)]
         mine = [b for b in self.BINDINGS if isinstance(b, Binding)]
         self.push_screen(HelpScreen([*own, ("Tables", [*every, *table]), ("Everywhere", mine)]))
+
+    @work
+    async def action_model(self) -> None:
+        """Ask for the model to show."""
+        snapshot = self.shown.snapshot
+        names = [] if snapshot is None else snapshot.daemon.models
+        if len(names) < 2 or not self.source.can_change:
+            reason = "a recording" if not self.source.can_change else "the daemon's only model"
+            self.notify(f"no other model can be shown: this is {reason}", severity="warning")
+            return
+        name = await self.push_screen_wait(Choose("Show the model", names))
+        if name is not None:
+            self.switch_model(name)
+
+    def switch_model(self, name: str) -> None:
+        """Follow another model; the present one stays until the first snapshot of it."""
+        snapshot = self._state.snapshot
+        if not self.source.can_change or (snapshot is not None and snapshot.daemon.model == name):
+            return
+        self._frozen = None
+        self.source.model = name
+        self.watch_source()
+        self._refresh_page()
 
     def action_freeze(self) -> None:
         """Freeze or unfreeze the display; snapshots received meanwhile are kept."""

@@ -29,6 +29,12 @@ ConfigFile = Annotated[
         "--config", metavar="FILE", help="Configuration file (TOML). Default: $GATEWAYD_CONFIG."
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="Model of the daemon to show. Default: the first."
+    ),
+]
 SnapshotFile = Annotated[
     Path | None,
     typer.Option(
@@ -43,6 +49,7 @@ Interval = Annotated[
 def tui(
     socket: Socket = None,
     config: ConfigFile = None,
+    model: Model = None,
     read_only: Annotated[
         bool, typer.Option("--read-only", help="Disable all actions that change the daemon.")
     ] = False,
@@ -84,6 +91,7 @@ def tui(
         given = {
             "--socket": socket,
             "--config": config,
+            "--model": model,
             "--snapshot": snapshot,
             "--record": record,
             "--theme": theme,
@@ -100,7 +108,7 @@ def tui(
     from gatewayd_tui.extensions import load
     from gatewayd_tui.recording import Recorder
 
-    source = _source(socket, config, snapshot)
+    source = _source(socket, config, model, snapshot)
     try:
         recorder = None if record is None else Recorder(record)
     except OSError as error:
@@ -133,6 +141,7 @@ def _serve(arguments: list[str], host: str, port: int, url: str | None) -> None:
 def top(
     socket: Socket = None,
     config: ConfigFile = None,
+    model: Model = None,
     snapshot: SnapshotFile = None,
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print snapshots as JSON.")] = False,
@@ -143,7 +152,7 @@ def top(
     from gatewayd_tui.state import ConsoleState, advance
     from gatewayd_tui.top import follow, tables, terminal
 
-    found = _snapshots(_source(socket, config, snapshot), interval, once=once)
+    found = _snapshots(_source(socket, config, model, snapshot), interval, once=once)
     if as_json:
         for each in found:
             typer.echo(line_of(each), nl=False)
@@ -178,12 +187,16 @@ async def _next(stream: AsyncIterator[Snapshot]) -> Snapshot | None:
     return await anext(stream, None)
 
 
-def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> Source:
+def _source(
+    socket: Path | None, config: Path | None, model: str | None, snapshot: Path | None
+) -> Source:
     from gatewayd_tui.client import DaemonSource, DaemonUnreachable
     from gatewayd_tui.discovery import NoSocket, find_socket
     from gatewayd_tui.recording import Recorded, read
 
     if snapshot is not None:
+        if model is not None:
+            _fail("--model is for a daemon; a recording is of the model that was shown")
         try:
             # Read here, so that an unreadable recording is an error of the command.
             next(read(snapshot))
@@ -191,7 +204,7 @@ def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> 
             _fail(str(error))
         return Recorded(snapshot)
     try:
-        return DaemonSource(find_socket(socket, config))
+        return DaemonSource(find_socket(socket, config), model)
     except NoSocket as error:
         _fail(str(error))
 

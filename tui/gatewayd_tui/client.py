@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import aiohttp
 import msgspec
 from aiohttp.http_exceptions import LineTooLong
 
+from gatewayd.wire.models import about_model
 from gatewayd.wire.snapshot import VERSION, Snapshot
 from gatewayd_tui.cleaning import strip_controls
 
@@ -26,16 +28,31 @@ class AdminRefused(Exception):
     """The daemon refused a call; the message is the daemon's."""
 
 
-class Source(Protocol):
+class Calls(Protocol):
+    """Calls of the admin API."""
+
+    async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """Send a request to the admin API and return its decoded answer.
+
+        Raises:
+            AdminRefused: the answer is an error.
+            DaemonUnreachable: there is no answer.
+        """
+        ...
+
+
+class Source(Calls, Protocol):
     """Source of snapshots: a daemon, or a recording.
 
     Attributes:
         name: display name.
         can_change: whether calls reach a daemon.
+        model: that later snapshots are about; None for the first of the daemon.
     """
 
     name: str
     can_change: bool
+    model: str | None
 
     def snapshots(self, interval: float) -> AsyncIterator[Snapshot]:
         """Iterate over snapshots, one every ``interval`` seconds; only a recording ends.
@@ -53,18 +70,26 @@ class Source(Protocol):
         """
         ...
 
-    async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """Send a request to the admin API and return its decoded answer.
-
-        Raises:
-            AdminRefused: the answer is an error.
-            DaemonUnreachable: there is no answer.
-        """
-        ...
-
     async def close(self) -> None:
         """Close connections."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCalls:
+    """Calls about one model of the daemon.
+
+    Attributes:
+        source: sends them.
+        model: its name; None for the only one.
+    """
+
+    source: Calls
+    model: str | None
+
+    async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """See ``Calls``."""
+        return await self.source.call(method, about_model(route, self.model), body)
 
 
 class DaemonSource:
@@ -72,12 +97,14 @@ class DaemonSource:
 
     Args:
         path: of its admin socket.
+        model: that snapshots are about; None for the first.
     """
 
     can_change = True
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, model: str | None = None) -> None:
         self.name = path
+        self.model = model
         self._path = path
         self._session: aiohttp.ClientSession | None = None
 
@@ -85,7 +112,7 @@ class DaemonSource:
         """Iterate over the daemon's snapshot stream."""
         # A stream has no end, but is never silent for longer than its interval.
         timeout = aiohttp.ClientTimeout(total=None, sock_read=interval + _SILENCE)
-        route = f"/admin/stream?interval={interval:g}"
+        route = about_model(f"/admin/stream?interval={interval:g}", self.model)
         try:
             async with self._open().get(_url(route), timeout=timeout) as answer:
                 if answer.status != 200:
@@ -100,7 +127,7 @@ class DaemonSource:
     async def snapshot(self) -> Snapshot:
         """Fetch a snapshot."""
         try:
-            return decode(await self._ask("GET", "/admin/snapshot"))
+            return decode(await self._ask("GET", about_model("/admin/snapshot", self.model)))
         except AdminRefused as error:
             raise DaemonUnreachable(str(error)) from error
 

@@ -19,7 +19,7 @@ from gatewayd_hooks.host.errors import PluginError, describe_error
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.threads import start_call
 from gatewayd_hooks.strategy import Kind
-from gatewayd_tui.client import AdminRefused, DaemonUnreachable, Source
+from gatewayd_tui.client import AdminRefused, Calls, DaemonUnreachable
 
 LOAD_SECONDS = 5.0
 SHOW_SECONDS = 1.0
@@ -121,7 +121,7 @@ class ThreadCalls:
         loop: of the console.
     """
 
-    def __init__(self, source: Source, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, source: Calls, loop: asyncio.AbstractEventLoop) -> None:
         self._source = source
         self._loop = loop
 
@@ -139,7 +139,7 @@ class ThreadCalls:
             raise NotDone("the daemon has not answered") from error
 
 
-async def run(action: Action, source: Source) -> str:
+async def run(action: Action, source: Calls) -> str:
     """Run an action and return its message.
 
     Raises:

@@ -7,10 +7,11 @@ from urllib.parse import quote
 
 import msgspec
 
+from gatewayd.wire.models import CatalogueView
 from gatewayd.wire.plugins import PluginSettings, PluginView
 from gatewayd.wire.requests import Explanation
 from gatewayd.wire.snapshot import PrefixSummary
-from gatewayd_tui.client import AdminRefused, Source
+from gatewayd_tui.client import AdminRefused, Calls
 
 _LISTED = 50
 _PAGES = 200
@@ -77,7 +78,7 @@ class _Used(msgspec.Struct, frozen=True):
     last_at: int
 
 
-async def keys(source: Source, now: float) -> list[Key]:
+async def keys(source: Calls, now: float) -> list[Key]:
     """Return all keys with their last use, without secrets.
 
     Raises:
@@ -91,7 +92,7 @@ async def keys(source: Source, now: float) -> list[Key]:
     return [msgspec.structs.replace(row, last_at=last.get(row.key)) for row in rows]
 
 
-async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
+async def terms_of(source: Calls, tenant: str) -> dict[str, Any]:
     """Return the terms of a tenant (limits, budgets, rights) as stored.
 
     Raises:
@@ -105,7 +106,7 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
     raise AdminRefused(f"tenant {tenant} no longer exists")
 
 
-async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSummary:
+async def prefixes(source: Calls, engine: int, parent: int | None) -> PrefixSummary:
     """Return the children of a cached page, or the roots if ``parent`` is None.
 
     Raises:
@@ -116,7 +117,7 @@ async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSum
     return _as(await source.call("GET", route), PrefixSummary)
 
 
-async def plugins(source: Source) -> list[PluginView]:
+async def plugins(source: Calls) -> list[PluginView]:
     """Return the plugins installed in the daemon's environment.
 
     Raises:
@@ -125,7 +126,7 @@ async def plugins(source: Source) -> list[PluginView]:
     return _as(await source.call("GET", "/admin/plugins"), _PluginList).plugins
 
 
-async def settings(source: Source, kind: str, name: str) -> PluginSettings:
+async def settings(source: Calls, kind: str, name: str) -> PluginSettings:
     """Return the settings of a strategy.
 
     Raises:
@@ -135,7 +136,7 @@ async def settings(source: Source, kind: str, name: str) -> PluginSettings:
     return _as(await source.call("GET", route), PluginSettings)
 
 
-async def active_strategies(source: Source, kind: str) -> list[str]:
+async def active_strategies(source: Calls, kind: str) -> list[str]:
     """Return the active strategies of a kind, in order.
 
     Raises:
@@ -145,7 +146,16 @@ async def active_strategies(source: Source, kind: str) -> list[str]:
     return next((slot.names for slot in slots if slot.kind == kind), [])
 
 
-async def requests(source: Source, order: str) -> list[FinishedRequest]:
+async def catalogue(source: Calls) -> CatalogueView:
+    """Return all models of the daemon.
+
+    Raises:
+        DaemonUnreachable, AdminRefused: the query failed.
+    """
+    return _as(await source.call("GET", "/admin/models"), CatalogueView)
+
+
+async def requests(source: Calls, order: str) -> list[FinishedRequest]:
     """Return the ``newest`` or the ``slowest`` recorded requests.
 
     Raises:
@@ -155,7 +165,7 @@ async def requests(source: Source, order: str) -> list[FinishedRequest]:
     return _as(found, _FinishedList).requests
 
 
-async def explanation_of(source: Source, request: str) -> Explanation:
+async def explanation_of(source: Calls, request: str) -> Explanation:
     """Return the latency breakdown of a finished request.
 
     Raises:

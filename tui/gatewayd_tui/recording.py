@@ -82,6 +82,7 @@ class Recorded:
 
     def __init__(self, path: Path) -> None:
         self.name = str(path)
+        self.model: str | None = None
         self._path = path
         self._played = 0
 

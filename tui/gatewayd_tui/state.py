@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gatewayd.wire.snapshot import LogView, Snapshot
+from gatewayd.wire.snapshot import DaemonView, LogView, Snapshot
 from gatewayd_tui.machine_usage import MachineUsage, usage_of
 
 MOST_POINTS = 120
@@ -73,9 +73,12 @@ class ConsoleState:
 
 def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:
     """Return the state after a snapshot."""
-    is_same = state.snapshot is not None and is_same_run(state.snapshot, snapshot)
-    # Totals of another process begin at 0: rates across both would be negative.
-    history = state.history if is_same else ()
+    before = state.snapshot
+    is_same = before is not None and is_same_run(before, snapshot)
+    # Totals of another process begin at 0, those of another model are others: rates across both
+    # would be wrong. The log is the daemon's.
+    is_same_model = before is not None and before.daemon.model == snapshot.daemon.model
+    history = state.history if is_same and is_same_model else ()
     logs = state.logs if is_same else ()
     # Consecutive snapshots repeat log lines.
     last = logs[-1].number if logs else -1
@@ -93,10 +96,18 @@ def is_same_run(before: Snapshot, after: Snapshot) -> bool:
     begins = [each.unix - each.daemon.uptime_seconds for each in (before, after)]
     return (
         before.daemon.pid == after.daemon.pid
-        and before.number <= after.number
+        # Each model's snapshots have numbers of their own.
+        and (before.number <= after.number or before.daemon.model != after.daemon.model)
         and before.daemon.uptime_seconds <= after.daemon.uptime_seconds
         and abs(begins[1] - begins[0]) <= CLOCK_SECONDS
     )
+
+
+def model_label(daemon: DaemonView) -> str:
+    """Return the model that a snapshot is about; where there are several, with their number."""
+    if len(daemon.models) < 2:
+        return daemon.model
+    return f"{daemon.model}, of {len(daemon.models)} models"
 
 
 def mark_lost(state: ConsoleState, why: str | None) -> ConsoleState:

@@ -14,7 +14,7 @@ from gatewayd_tui.figures import count, duration, millis, percent
 from gatewayd_tui.machine_usage import usage_of
 from gatewayd_tui.screens.queue import COLUMNS as WAITING
 from gatewayd_tui.screens.running import COLUMNS as RUNNING
-from gatewayd_tui.state import ConsoleState, rate
+from gatewayd_tui.state import ConsoleState, model_label, rate
 from gatewayd_tui.widgets.table import Column, plain
 
 _UNLIMITED = 10_000
@@ -46,7 +46,8 @@ def tables(state: ConsoleState) -> RenderableType:
         return Text(state.lost or "")
     daemon, last = snapshot.daemon, state.history[-1]
     head = Text(
-        f"{daemon.model}  {daemon.state}  up {duration(daemon.uptime_seconds)}  {daemon.url}\n"
+        f"{model_label(daemon)}  {daemon.state}  up {duration(daemon.uptime_seconds)}  "
+        f"{daemon.url}\n"
         f"{last.running} running  {last.waiting} waiting  kv {percent(last.kv_share)}"
     )
     if len(state.history) > 1:

@@ -134,6 +134,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     log_level: str = "info"
     log_json: bool = False
     """Whether log lines are JSON objects, as the daemon's are."""
+    log_model: str = ""
+    """Name of the model in log lines; empty if the daemon serves no other."""
     replica: int = 0
     """Index of this engine in the daemon."""
     marker: str = ""

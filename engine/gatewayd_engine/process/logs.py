@@ -53,17 +53,30 @@ def visible(text: str, keep: str = "") -> str:
     )
 
 
+def engine_label(engine: int, model: str) -> str:
+    """Return the name of an engine in log lines.
+
+    Args:
+        engine: index of the engine in the daemon.
+        model: its model; empty if the daemon serves no other.
+    """
+    return f"engine {engine} of {model}" if model else f"engine {engine}"
+
+
 class EngineLogLines(logging.Formatter):
     """Formatter of records as single lines, with the engine's number.
 
     Args:
         engine: index of this engine in the daemon.
+        model: its model; empty if the daemon serves no other.
         is_json: whether lines are JSON objects with the daemon's keys; otherwise they are text.
     """
 
-    def __init__(self, engine: int, *, is_json: bool) -> None:
+    def __init__(self, engine: int, model: str = "", *, is_json: bool) -> None:
         super().__init__("%(asctime)s [%(levelname)s] %(message)s", "%H:%M:%S")
         self._engine = engine
+        self._model = model
+        self._label = engine_label(engine, visible(model))
         self._is_json = is_json
 
     def formatMessage(self, record: logging.LogRecord) -> str:
@@ -71,7 +84,7 @@ class EngineLogLines(logging.Formatter):
         record.levelname = record.levelname.lower()
         # Ids are escaped with the message: one of them comes from the client.
         named = "".join(f" {key}={value}" for key, value in current().items())
-        record.message = f"engine {self._engine}: {visible(record.message + named)}"
+        record.message = f"{self._label}: {visible(record.message + named)}"
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401 - logging's
@@ -84,8 +97,9 @@ class EngineLogLines(logging.Formatter):
             return super().format(record)
         moment = datetime.fromtimestamp(record.created, UTC).isoformat()
         line: dict[str, Any] = {
-            "event": f"engine {self._engine}: {record.getMessage()}",
+            "event": f"{self._label}: {record.getMessage()}",
             "engine": self._engine,
+            **({"model": self._model} if self._model else {}),
             "logger": record.name,
             "level": record.levelname.lower(),
             "timestamp": moment.replace("+00:00", "Z"),
@@ -99,7 +113,7 @@ class EngineLogLines(logging.Formatter):
 def configure(config: EngineConfig) -> None:
     """Send log records, warnings and uncaught exceptions to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    lines = EngineLogLines(config.replica, is_json=config.log_json)
+    lines = EngineLogLines(config.replica, config.log_model, is_json=config.log_json)
     handler.setFormatter(JournalFormatter(lines) if is_journal() else lines)
     # ``force`` replaces handlers that imported libraries may have installed.
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)

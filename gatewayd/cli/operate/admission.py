@@ -8,7 +8,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile
 from gatewayd.cli.durations import seconds_of
-from gatewayd.cli.operate.swap import Socket, call_admin
+from gatewayd.cli.operate.swap import Model, Socket, call_admin
 
 
 def pause(
@@ -20,19 +20,20 @@ def pause(
             help="How long to pause, such as 90s, 10m or 2h. Default: until resumed.",
         ),
     ] = None,
+    model: Model = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
     """Refuse new requests with 503; queued and running requests continue."""
     seconds = None if time is None else seconds_of("--for", time)
-    call_admin(config, socket, "POST", "/admin/pause", {"seconds": seconds})
+    call_admin(config, socket, "POST", "/admin/pause", {"seconds": seconds}, model=model)
     typer.echo("new requests are refused " + ("until resumed" if time is None else f"for {time}"))
 
 
-def resume(config: ConfigFile = None, socket: Socket = None) -> None:
+def resume(model: Model = None, config: ConfigFile = None, socket: Socket = None) -> None:
     """Resume admission of new requests."""
-    found = call_admin(config, socket, "POST", "/admin/resume")
-    typer.echo(f"the daemon is {found['state']}")
+    found = call_admin(config, socket, "POST", "/admin/resume", model=model)
+    typer.echo(f"{model or 'the daemon'} is {found['state']}")
 
 
 def drain(config: ConfigFile = None, socket: Socket = None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile, fail
 from gatewayd.cli.durations import seconds_of
-from gatewayd.cli.operate.swap import Socket, call_admin
+from gatewayd.cli.operate.swap import Model, Socket, call_admin
 
 
 def pin(
@@ -28,6 +28,7 @@ def pin(
     system: Annotated[
         bool, typer.Option("--system", help="Treat TEXT as the system message of chats.")
     ] = False,
+    model: Model = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
@@ -41,7 +42,7 @@ def pin(
         body["messages"] = [{"role": "system", "content": text}]
     elif text is not None:
         body["prompt"] = text
-    answer = call_admin(config, socket, "PUT", "/admin/pins", body)
+    answer = call_admin(config, socket, "PUT", "/admin/pins", body, model=model)
     if off:
         typer.echo("no longer pinned")
         return

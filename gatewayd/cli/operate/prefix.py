@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import typer
 
 from gatewayd.cli.common import ConfigFile, fail
-from gatewayd.cli.operate.swap import Socket, call_admin
+from gatewayd.cli.operate.swap import Model, Socket, call_admin
 
 app = typer.Typer(no_args_is_help=True, help="Manage the prefix cache of a running daemon.")
 
@@ -28,6 +28,7 @@ def evict(
         str | None, typer.Option(help="Evict all cached pages of this tenant.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Evict all cached pages.")] = False,
+    model: Model = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
@@ -42,6 +43,6 @@ def evict(
         route += f"/{engine}/{number}"
     elif tenant is not None:
         route += f"?{urlencode({'tenant': tenant})}"
-    found = call_admin(config, socket, "DELETE", route)
+    found = call_admin(config, socket, "DELETE", route, model=model)
     stay = f"; {found['in_use']} are in use and stay" if found["in_use"] else ""
     typer.echo(f"{found['pages']} pages are free{stay}")

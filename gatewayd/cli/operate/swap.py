@@ -19,6 +19,7 @@ from gatewayd.cli.common import (
     setting_value,
     whole,
 )
+from gatewayd.wire.models import about_model
 
 Socket = Annotated[
     Path | None,
@@ -28,12 +29,25 @@ Socket = Annotated[
         help="Admin socket of the daemon. Default: \\[admin] socket of the configuration.",
     ),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Model of the daemon that the command is about. Default: the first.",
+    ),
+]
 _STYLES = {"active": "green", "quarantined": "red"}
 
 
-def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
+def strategies(
+    model: Model = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+    as_json: AsJson = False,
+) -> None:
     """Show the strategies of a running daemon: name, state, faults and time spent."""
-    found = call_admin(config, socket, "GET", "/admin/strategies")
+    found = call_admin(config, socket, "GET", "/admin/strategies", model=model)
     if as_json:
         print_json(found)
         return
@@ -85,6 +99,7 @@ def swap(
             help="Setting of the strategy; NAME.KEY=VALUE in a chain. Repeatable.",
         ),
     ] = None,
+    model: Model = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
@@ -107,7 +122,7 @@ def swap(
     # ``none`` empties a chain, and is the name of no strategy in it.
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
-    answer = call_admin(config, socket, "PUT", f"/admin/strategies/{kind}", body)
+    answer = call_admin(config, socket, "PUT", f"/admin/strategies/{kind}", body, model=model)
     if not names or answer["names"] in ([], ["none"]):
         typer.echo(f"{kind} is now empty")
         return
@@ -122,15 +137,17 @@ def call_admin(
     route: str,
     body: object = None,
     wait: float = 0.0,
+    model: str | None = None,
 ) -> Any:  # noqa: ANN401 - JSON
     """Call the admin API of a running daemon, or exit with an error if it refuses.
 
-    ``wait`` extends the timeout by the seconds that the action itself may take.
+    ``wait`` extends the timeout by the seconds that the action itself may take. ``model`` is the
+    one that the call is about, by default the first.
     """
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     if path is None:
         fail("no admin socket is configured: give --socket, or set [admin] socket")
     try:
-        return call(path, method, route, body, wait)
+        return call(path, method, about_model(route, model), body, wait)
     except AdminError as error:
         fail(str(error))

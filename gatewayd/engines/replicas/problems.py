@@ -21,9 +21,9 @@ def problem_of(replica: Replica) -> str:
         return ""
     if state is not ReplicaState.READY:
         if heartbeat.silence > patience.load_seconds + _BURY_SECONDS:
-            return f"engine {replica.index} has been {state.value} for {heartbeat.silence:.0f} s"
+            return f"{replica.label} has been {state.value} for {heartbeat.silence:.0f} s"
     elif not replica.is_responsive:
-        return f"engine {replica.index} has been silent for {heartbeat.silence:.0f} s"
+        return f"{replica.label} has been silent for {heartbeat.silence:.0f} s"
     elif heartbeat.stalled_seconds > 2 * patience.limit(replica.model):
-        return f"engine {replica.index} has computed nothing for {heartbeat.stalled_seconds:.0f} s"
+        return f"{replica.label} has computed nothing for {heartbeat.stalled_seconds:.0f} s"
     return ""

@@ -85,6 +85,11 @@ class Replica:
         self._save_seconds, self._why_unloaded = 0.0, _ASLEEP
 
     @property
+    def label(self) -> str:
+        """Its name in log lines; with the model's if the daemon serves several."""
+        return self.setup.label
+
+    @property
     def can_serve(self) -> bool:
         """Whether a request may be sent to it."""
         return self.state is ReplicaState.READY
@@ -187,12 +192,12 @@ class Replica:
             backoff.record(uptime)
             self.detail = reason
             if backoff.are_too_many or self._is_final:
-                _log.error("engine %d failed: %s", self.index, reason)
+                _log.error("%s failed: %s", self.label, reason)
                 self.state = ReplicaState.FAILED
                 return
             self.state = ReplicaState.RESTARTING
             pause = backoff.pause()
-            _log.warning("engine %d: %s; restarting in %.1f s", self.index, reason, pause)
+            _log.warning("%s: %s; restarting in %.1f s", self.label, reason, pause)
             await self._sleep(pause)
         self.state = ReplicaState.STOPPED
         self.detail = "stopped"
@@ -329,7 +334,7 @@ class Replica:
             self.rows = event.rows
         elif isinstance(event, Swapped):
             if event.error:
-                _log.error("engine %d rejected a strategy: %s", self.index, event.error)
+                _log.error("%s rejected a strategy: %s", self.label, event.error)
             self._owner.on_swapped(self, event)
         elif isinstance(event, Pinned):
             self._owner.on_pinned(self, event)
@@ -352,7 +357,7 @@ class Replica:
         self.state = ReplicaState.READY
         self.detail = f"loaded in {event.load_seconds:.1f} s"
         self.heartbeat.record_ready()
-        _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
+        _log.info("%s: ready, pid %d, %s", self.label, event.pid, self.detail)
         # Before the first request, which must run with the present strategies and limits.
         self._send_updates()
         self._owner.on_ready(self)

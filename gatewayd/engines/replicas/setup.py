@@ -9,6 +9,7 @@ import msgspec
 
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.config import ENGINE_KINDS, EngineConfig
+from gatewayd_engine.process.logs import engine_label
 from gatewayd_engine.process.messages import (
     Command,
     SetLimits,
@@ -42,11 +43,13 @@ class EngineSetup:
 
     Attributes:
         config: configuration of the next engine, to which the present one is updated.
+        label: name of its engines in log lines.
     """
 
     def __init__(self, config: EngineConfig, index: int) -> None:
         self.config = config
         self._index = index
+        self.label = engine_label(index, config.log_model)
         self._limits: SetLimits | None = None
         self._quotas: SetQuotas | None = None
         self._known = config
@@ -103,7 +106,7 @@ class EngineSetup:
     def quarantine(self, kind: str, name: str) -> None:
         """Exclude a strategy from later engines."""
         if [kind, name] not in self.config.quarantined:
-            _log.error("%s.%s quarantined: it crashed an engine", kind, name)
+            _log.error("%s.%s quarantined: it crashed %s", kind, name, self.label)
             quarantined = [*self.config.quarantined, [kind, name]]
             self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
 

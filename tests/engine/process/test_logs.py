@@ -31,6 +31,16 @@ def test_a_line_for_people_is_text() -> None:
     assert line.endswith(" [warning] engine 3: one")
 
 
+def test_a_line_names_the_model_if_the_daemon_serves_several() -> None:
+    line = logs.EngineLogLines(3, "org/chat", is_json=False).format(_record("one"))
+    assert line.endswith(" [warning] engine 3 of org/chat: one")
+    told = json.loads(logs.EngineLogLines(3, "org/chat", is_json=True).format(_record("one")))
+    assert told["event"] == "engine 3 of org/chat: one"
+    assert (told["engine"], told["model"]) == (3, "org/chat")
+    alone = json.loads(logs.EngineLogLines(3, is_json=True).format(_record("one")))
+    assert "model" not in alone
+
+
 def test_a_line_says_of_which_request_it_is() -> None:
     with about(("req_1", "mine")):
         text = logs.EngineLogLines(3, is_json=False).format(_record("one"))

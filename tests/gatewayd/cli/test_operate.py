@@ -68,6 +68,23 @@ def run(*words: str) -> tuple[int, str]:
             "3 pages are free",
         ),
         ("prefix evict --all", ("DELETE", "/admin/prefixes", None), "3 pages are free"),
+        (
+            "prefix evict --tenant t --model a&b/c",
+            ("DELETE", "/admin/prefixes?tenant=t&model=a%26b%2Fc", None),
+            "3 pages are free",
+        ),
+        (
+            "pause --model chat",
+            ("POST", "/admin/pause?model=chat", {"seconds": None}),
+            "until resumed",
+        ),
+        ("resume --model chat", ("POST", "/admin/resume?model=chat", None), "chat is ready"),
+        ("pin --off --model chat", ("PUT", "/admin/pins?model=chat", {"seconds": 0}), "no longer"),
+        (
+            "strategies --json --model chat",
+            ("GET", "/admin/strategies?model=chat", None),
+            '"state": "ready"',
+        ),
     ],
 )
 def test_each_command_is_one_call(words: str, sent: Any, said: str) -> None:

@@ -54,7 +54,9 @@ def known() -> dict[str, frozenset[str]]:
                 f"{name}_{part}": entry.labels | {"le"} for part in ("bucket", "sum", "count")
             }
     return found | {
-        rule["record"]: frozenset(("class", "slo")) for rule in rules() if "record" in rule
+        rule["record"]: frozenset(("model_name", "class", "slo"))
+        for rule in rules()
+        if "record" in rule
     }
 
 
@@ -81,6 +83,27 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
         assert set(alert) <= {"alert", "expr", "for", "labels", "annotations"}
         assert alert["labels"]["severity"] in ("page", "ticket")
         assert set(alert["annotations"]) == {"summary", "description"}
+
+
+def test_panels_are_of_the_chosen_models() -> None:
+    every, chosen = known(), set()
+    for panel in panels():
+        for target in panel.get("targets", ()):
+            for name, selector in _SELECTOR.findall(target["expr"]):
+                has_model = "model_name" in every[name]
+                assert ('model_name=~"$model_name"' in selector) is has_model, target["expr"]
+                chosen.add(has_model)
+    assert chosen == {True, False}
+
+
+def test_alerts_do_not_add_up_models() -> None:
+    every = known()
+    for rule in rules():
+        groups = _GROUPING.findall(rule["expr"])
+        if groups and all("model_name" in every[name] for name in _NAME.findall(rule["expr"])):
+            # A daemon without any engine is a case of its own.
+            is_of_all = rule.get("alert") == "GatewaydNoEngineReady"
+            assert any("model_name" in group for group in groups) is not is_of_all, rule
 
 
 def test_panels_do_not_lie_upon_one_another() -> None:

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from gatewayd_tui.changes import Change
-from gatewayd_tui.client import AdminRefused, DaemonUnreachable, Source
+from gatewayd_tui.client import AdminRefused, Calls, DaemonUnreachable
 from gatewayd_tui.extensions import Extensions
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.confirm import Confirm
@@ -26,18 +26,23 @@ class ConsoleApp(Protocol):
     """Interface of the application for screens and palette.
 
     Attributes:
-        source: a daemon or a recording.
         added: panels and actions of plugins.
         pages: all screens, those of plugins last.
     """
 
-    source: Source
     added: Extensions
     pages: tuple[type[ConsoleScreen], ...]
 
     @property
     def shown(self) -> ConsoleState:
         """State that screens show."""
+
+    @property
+    def calls(self) -> Calls:
+        """Calls about the model that screens show."""
+
+    def switch_model(self, name: str) -> None:
+        """Follow another model of the daemon."""
 
     @property
     def can_change(self) -> bool:
@@ -182,10 +187,10 @@ class ConsoleScreen(Screen[None]):
         elif not wanted:
             self.notify("no row is selected", severity="warning")
         else:
-            self._apply(wanted)
+            self._apply(wanted, self.console.calls)
 
     @work
-    async def _apply(self, wanted: Sequence[Change]) -> None:
+    async def _apply(self, wanted: Sequence[Change], calls: Calls) -> None:
         if any(change.destroys for change in wanted):
             titles = [change.title for change in wanted]
             if not await self.app.push_screen_wait(Confirm(titles)):
@@ -193,7 +198,8 @@ class ConsoleScreen(Screen[None]):
         # One at a time; a refused one does not keep the others from being applied.
         for change in wanted:
             try:
-                answer = await self.console.source.call(change.method, change.route, change.body)
+                # Of the model that was shown when they were submitted.
+                answer = await calls.call(change.method, change.route, change.body)
             except (DaemonUnreachable, AdminRefused) as error:
                 self.notify(f"{change.title}: {error}", severity="error", markup=False)
             else:

@@ -139,7 +139,7 @@ class ExplainScreen(ConsoleScreen):
     async def _list(self) -> None:
         table = self.query_one(LiveTable)
         try:
-            rows = await requests(self.console.source, self._order)
+            rows = await requests(self.console.calls, self._order)
         except (DaemonUnreachable, AdminRefused) as error:
             table.set_heading(str(error))
             return
@@ -152,7 +152,7 @@ class ExplainScreen(ConsoleScreen):
     async def _explain(self, request: str) -> None:
         place = self.query_one("#picture Static", Static)
         try:
-            found = await explanation_of(self.console.source, request)
+            found = await explanation_of(self.console.calls, request)
         except (DaemonUnreachable, AdminRefused) as error:
             # Not finished, or not recorded any more: shown as the snapshot has it, if it has.
             self._found = None

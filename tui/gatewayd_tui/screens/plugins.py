@@ -98,6 +98,7 @@ class PluginsScreen(ConsoleScreen):
         super().__init__()
         self._installed: list[PluginView] = []
         self._trouble = ""
+        self._model = ""
 
     def body(self) -> ComposeResult:
         """Compose two tables."""
@@ -121,13 +122,18 @@ class PluginsScreen(ConsoleScreen):
         strategies.set_rows(state.snapshot.strategies)
         limits = "   ".join(f"{k} {as_typed(k, v)}" for k, v in state.snapshot.limits.items())
         strategies.border_title = Content(limits)
+        # Which ones are enabled is for each model to say.
+        if state.snapshot.daemon.model != self._model:
+            is_first, self._model = not self._model, state.snapshot.daemon.model
+            if not is_first:
+                self.action_renew()
         self._show_installed()
 
     @work(exclusive=True, group="plugins")
     async def action_renew(self) -> None:
         """Reload the installed plugins."""
         try:
-            self._installed, self._trouble = await queries.plugins(self.console.source), ""
+            self._installed, self._trouble = await queries.plugins(self.console.calls), ""
         except (DaemonUnreachable, AdminRefused) as error:
             self._installed, self._trouble = [], str(error)
         self._show_installed()
@@ -141,7 +147,7 @@ class PluginsScreen(ConsoleScreen):
     async def action_swap(self) -> None:
         """Ask for kind, name and settings, and swap the strategy."""
         try:
-            await self._swap(await queries.plugins(self.console.source))
+            await self._swap(await queries.plugins(self.console.calls))
         except (DaemonUnreachable, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
 
@@ -178,7 +184,7 @@ class PluginsScreen(ConsoleScreen):
 
     async def _swap_chain(self, kind: str, installed: Sequence[str]) -> None:
         """Ask for the ordered names of a chain, then for the settings of new ones."""
-        before = await queries.active_strategies(self.console.source, kind)
+        before = await queries.active_strategies(self.console.calls, kind)
         line = FormField(
             "strategies",
             inspect.ListType(inspect.StrType()),
@@ -200,7 +206,7 @@ class PluginsScreen(ConsoleScreen):
 
     async def _settings(self, kind: str, name: str) -> dict[str, Any] | None:
         """Ask for the settings of a strategy, if it has any; None if cancelled."""
-        found = await queries.settings(self.console.source, kind, name)
+        found = await queries.settings(self.console.calls, kind, name)
         if not found.settings:
             return {}
         form = FormDialog(f"Settings of {kind} {name}", settings_of(found))

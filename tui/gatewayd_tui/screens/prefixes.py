@@ -73,7 +73,7 @@ class PrefixesScreen(ConsoleScreen):
         super().__init__()
         self._order = _ORDERS[0]
         self._engines: list[int] = []
-        self._daemon: int | None = None
+        self._daemon: tuple[int, str] | None = None
         self._at = 0.0
         self._open: set[Place | None] = set()
 
@@ -90,11 +90,12 @@ class PrefixesScreen(ConsoleScreen):
         return self.query_one(Tree)
 
     def show(self, state: ConsoleState) -> None:
-        """Rebuild the tree, with a branch per engine, if daemon or engines have changed."""
+        """Rebuild the tree, with a branch per engine, if daemon, model or engines have changed."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         engines = [engine.index for engine in state.snapshot.engines]
-        if (engines, state.snapshot.daemon.pid) != (self._engines, self._daemon):
-            self._engines, self._daemon = engines, state.snapshot.daemon.pid
+        daemon = state.snapshot.daemon.pid, state.snapshot.daemon.model
+        if (engines, daemon) != (self._engines, self._daemon):
+            self._engines, self._daemon = engines, daemon
             self.action_renew()
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[PrefixView | Place | None]) -> None:
@@ -114,7 +115,7 @@ class PrefixesScreen(ConsoleScreen):
         if place is None:
             return
         try:
-            found = await queries.prefixes(self.console.source, *place)
+            found = await queries.prefixes(self.console.calls, *place)
         except (DaemonUnreachable, AdminRefused) as error:
             node.remove_children()
             node.add_leaf(Text(f"✖ {error}", "red"), None)

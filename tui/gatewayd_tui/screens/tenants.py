@@ -174,7 +174,7 @@ class TenantsScreen(ConsoleScreen):
     async def look_up(self) -> None:
         """Reload the keys."""
         try:
-            self._found = await queries.keys(self.console.source, time.time())
+            self._found = await queries.keys(self.console.calls, time.time())
         except (DaemonUnreachable, AdminRefused) as error:
             self._found, self._trouble = [], str(error)
         else:
@@ -217,7 +217,7 @@ class TenantsScreen(ConsoleScreen):
             self.submit_changes([])
             return
         try:
-            terms = await queries.terms_of(self.console.source, tenant.tenant)
+            terms = await queries.terms_of(self.console.calls, tenant.tenant)
         except (DaemonUnreachable, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
             return

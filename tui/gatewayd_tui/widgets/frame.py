@@ -8,9 +8,17 @@ from rich.text import Text
 from textual.widgets import Static
 
 from gatewayd_tui.figures import duration, percent
-from gatewayd_tui.state import ConsoleState
+from gatewayd_tui.state import ConsoleState, model_label
 
-GLYPHS = {"starting": "◌", "ready": "●", "paused": "‖", "draining": "▽", "failed": "✖"}
+GLYPHS = {
+    "starting": "◌",
+    "ready": "●",
+    "paused": "‖",
+    "draining": "▽",
+    "failed": "✖",
+    "unloaded": "○",
+    "asleep": "○",
+}
 _STYLES = {"ready": "green", "failed": "bold red"}
 
 
@@ -27,7 +35,7 @@ class StatusLine(Static):
             style = "bold red" if state.lost else _STYLES.get(word, "bold yellow")
             text.append(f"{GLYPHS.get(word, '✖')} {word}", style)
             text.append(f"  {last.running} run {last.waiting} wait  kv {percent(last.kv_share)}")
-            text.append(f"  up {duration(daemon.uptime_seconds)}  {daemon.model}")
+            text.append(f"  up {duration(daemon.uptime_seconds)}  {model_label(daemon)}")
             if daemon.troubles:
                 text.append(f"  ✖ {len(daemon.troubles)} problems", "bold red")
         for mark in marks:

@@ -51,8 +51,11 @@ class GatewayError(Exception):
         param: the request's field at fault, or None.
         retry_after: seconds after which to retry, or None.
         offers: variants that would be accepted: changed fields of the request, or a later time.
+        failure: class of failures after which another target of a route may answer, of
+            ``gatewayd_hooks.model_routing.FAILURES``; empty for all others.
     """
 
+    failure: str = ""
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
@@ -98,6 +101,7 @@ class ContextLengthExceeded(InvalidRequest):
     """The prompt, or the prompt and the requested output, exceed the context length."""
 
     code = "context_length_exceeded"
+    failure = "context"
 
 
 class Unauthorized(GatewayError):
@@ -239,6 +243,7 @@ class QueueFull(GatewayError):
     status = 503
     type = "server_error"
     code = "overloaded"
+    failure = "overloaded"
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, by_tokens: bool = False
@@ -282,6 +287,7 @@ class TenantNotAdmitted(NotAdmitted):
     status = 429
     type = "rate_limit_error"
     code = "tenant_not_admitted"
+    failure = ""
 
 
 class EngineUnavailable(GatewayError):
@@ -290,12 +296,14 @@ class EngineUnavailable(GatewayError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+    failure = "unavailable"
 
 
 class ServerStopping(EngineUnavailable):
     """The daemon is shutting down: it accepts no requests, and cuts those that exceed the drain."""
 
     code = "server_shutdown"
+    failure = ""
 
 
 class AdmissionPaused(EngineUnavailable):
@@ -337,12 +345,14 @@ class StrategyUnavailable(GatewayError):
 
     status = 503
     code = "strategy_unavailable"
+    failure = "unavailable"
 
 
 class EngineLost(GatewayError):
     """The engine died while it was streaming the response."""
 
     code = "engine_restarted"
+    failure = "lost"
 
 
 class QueueTimeout(GatewayError):
@@ -356,6 +366,7 @@ class NumericalError(GatewayError):
     """The model produced NaN or infinite logits for this request."""
 
     code = "numerical_error"
+    failure = "numerical"
 
 
 # The same sentence for every bug: an exception's text could quote a request or name internals.

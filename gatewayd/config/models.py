@@ -66,7 +66,7 @@ def merged_for(entry: ModelEntry, name: str, base: Mapping[str, Any]) -> dict[st
         name: of the model.
         base: tables of the whole configuration, without those of models.
     """
-    merged = {key: value for key, value in base.items() if key not in ("model", "models")}
+    merged = {key: value for key, value in base.items() if key not in ("model", "models", "routes")}
     merged["model"] = {key: getattr(entry, key) for key in MODEL_KEYS} | {"served_name": name}
     for table in MODEL_TABLES:
         if changes := getattr(entry, table):

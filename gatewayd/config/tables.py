@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from gatewayd.config.models import MODEL_NAME, ModelEntry
+from gatewayd.config.routes import RouteEntry
 from gatewayd.config.slo import SloTable
 from gatewayd.config.strategies import (
     AdmissionTable,
@@ -254,6 +255,7 @@ class Config(BaseSettings):
     server: ServerTable = ServerTable()
     model: ModelTable = ModelTable()
     models: dict[Annotated[str, Field(pattern=MODEL_NAME)], ModelEntry] = {}
+    routes: dict[Annotated[str, Field(pattern=MODEL_NAME)], RouteEntry] = {}
     engine: EngineTable = EngineTable()
     queue: QueueTable = QueueTable()
     scheduler: SchedulerTable = SchedulerTable()

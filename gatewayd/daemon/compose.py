@@ -30,6 +30,7 @@ from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.parts import AdminParts, DaemonParts, HttpListeners
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
+from gatewayd.daemon.routes import compose_routes
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
@@ -92,6 +93,7 @@ def _compose_with_store(
     recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
     metrics = GatewayMetrics(__version__, recent=recent)
     models = _compose_models(found, options, durable, metrics)
+    routes = compose_routes(config, models, metrics.routes)
     first = models[0]
     plugged, control = first.plugged, first.control
     # Reports the stored quotas at once, so that engines have them before the first step.
@@ -113,7 +115,7 @@ def _compose_with_store(
     secret = None if key is None else key.get_secret_value()
     services = Services(
         target=first.target,
-        catalogue=Catalogue([model.target for model in models]),
+        catalogue=Catalogue([model.target for model in models], routes),
         metrics=metrics,
         version=__version__,
         api_key=secret,
@@ -143,6 +145,7 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        routes=routes,
         notifier=notifier,
         progress=progress,
         reloading=reloading,

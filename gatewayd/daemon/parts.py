@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.watchers import SnapshotBroadcast
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
 from gatewayd.daemon.models import ModelParts
@@ -62,6 +63,7 @@ class DaemonParts:
         listening: sockets of the HTTP server.
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
+        routes: names that stand for several models.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -74,6 +76,7 @@ class DaemonParts:
     listening: HttpListeners
     durable: PersistentResources
     models: Sequence[ModelParts]
+    routes: list[ModelRoute]
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading

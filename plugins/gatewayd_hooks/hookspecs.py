@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.kv_tiers import KvTierStrategy
     from gatewayd_hooks.logits import LogitsProcessor
     from gatewayd_hooks.model_backends import ModelBackendStrategy
+    from gatewayd_hooks.model_routing import ModelRouterStrategy
     from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.protocols import ProtocolStrategy
@@ -125,6 +126,12 @@ def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
 @hookspec
 def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
     """Provide routers. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_model_routers() -> Sequence[StrategyInfo[ModelRouterStrategy]]:
+    """Provide model routers. Gateway process."""
     raise AssertionError("a specification is not called")
 
 

@@ -4,4 +4,4 @@ A new hook or a new optional argument raises the minor number; a change that bre
 the major one. Plugins declare what they need in ``StrategyInfo.requires_spec``.
 """
 
-SPEC_VERSION = "1.28"
+SPEC_VERSION = "1.29"

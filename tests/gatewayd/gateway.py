@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import httpx
 import openai
 import uvicorn
 
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
@@ -25,6 +27,7 @@ from gatewayd.metrics.tenants import LedgerCollector
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
@@ -90,6 +93,9 @@ async def running(
     protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
     durable: PersistentResources | None = None,
     local_models: LocalModels | None = None,
+    others: Mapping[str, FakeFleet] = MappingProxyType({}),
+    routes: Sequence[ModelRoute] = (),
+    recent: RecentLatencyRecords | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -110,6 +116,9 @@ async def running(
         durable=durable,
         local_models=local_models or LocalModels(),
         protocols=protocols,
+        others=others,
+        routes=routes,
+        recent=recent,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     metrics = services.metrics

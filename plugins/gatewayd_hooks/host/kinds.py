@@ -14,6 +14,7 @@ from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.model_backends import ModelBackendStrategy
+from gatewayd_hooks.model_routing import ModelRouterStrategy
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.protocols import ProtocolStrategy
@@ -66,6 +67,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),
     Kind.ADMISSION: KindSpec("gatewayd_admissions", AdmissionStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
+    Kind.MODEL_ROUTER: KindSpec("gatewayd_model_routers", ModelRouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
     Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),
     Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),

@@ -21,7 +21,7 @@ class RouteCollector(Collector):
         Args:
             route: name of the route.
             target: name of the target.
-            outcome: ``answered``, ``rejected`` by a judge, or the failure.
+            outcome: ``answered``, ``rejected`` by a judge, ``sampled`` for it, or the failure.
         """
         self._attempts[route, target, outcome] += 1
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+ABANDONED = "abandoned"
 ANSWERED = "answered"
 REJECTED = "rejected"
+SAMPLED = "sampled"
 
 
 class RouteAttempt(msgspec.Struct, frozen=True, gc=False):
@@ -16,11 +18,12 @@ class RouteAttempt(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         target: name of the model.
-        outcome: ``answered``, ``rejected`` by the route's judge, or the failure, such as ``lost``.
+        outcome: ``answered``, ``rejected`` by the route's judge, ``sampled`` for it, or the
+            failure, such as ``lost``; ``abandoned`` if the client disconnected.
         seconds: until the first output, the end of a judged answer, or the failure.
         detail: code of the error, or reason of the judge.
         score: of the judge; None if it was not judged.
-        prompt_tokens: that were charged for an answer that was rejected; 0 for all others.
+        prompt_tokens: that were charged for answers that were not sent; 0 for all others.
         completion_tokens: as ``prompt_tokens``.
     """
 

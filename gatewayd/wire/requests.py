@@ -110,12 +110,13 @@ class AttemptPart(msgspec.Struct, frozen=True):
 
     Attributes:
         target: name of the model.
-        outcome: ``answered``, ``rejected`` by the route's judge, or the failure.
+        outcome: ``answered``, ``rejected`` by the route's judge, ``sampled`` for it, or the
+            failure.
         ms: until the first output, the end of a judged answer, or the failure.
         detail: code of the error, or reason of the judge.
         score: of the judge; None if it was not judged.
-        prompt_tokens: charged for an answer that was rejected.
-        completion_tokens: charged for an answer that was rejected.
+        prompt_tokens: charged for answers that were not sent.
+        completion_tokens: charged for answers that were not sent.
     """
 
     target: str

@@ -104,6 +104,9 @@ class Decision:
         scores: a number for each candidate that was scored; higher is better for this router.
         retry_on: failures, of ``FAILURES``, after which the next target is tried.
         is_judged: whether ``judge`` sees the answer of every target but the last before it is sent.
+        samples: number of further answers that are sampled for an answer that ``judge`` has
+            accepted, which it then judges again with these as ``others``; none for a request for
+            several choices, which are compared with each other.
     """
 
     order: Sequence[str]
@@ -111,6 +114,7 @@ class Decision:
     scores: Mapping[str, float] = field(default_factory=dict)
     retry_on: Sequence[str] = FAILURES
     is_judged: bool = False
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,7 @@ class AttemptView:
         num_tokens: of the first choice.
         finish_reason: ``stop`` or ``length``.
         mean_logprob: mean log-probability of its tokens; None without any.
-        others: texts of the further choices.
+        others: texts of the further choices, or of sampled answers.
         request: that it answers.
     """
 

@@ -57,7 +57,7 @@ def section(text: str, heading: str) -> str:
 
 def test_there_are_hooks_to_look_for() -> None:
     assert "gatewayd_started(info: DaemonInfo) -> None" in signatures()
-    assert len(signatures()) == 26
+    assert len(signatures()) == 27
 
 
 def test_the_reference_is_what_the_contract_says() -> None:

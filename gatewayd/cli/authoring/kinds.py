@@ -144,6 +144,12 @@ KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
             "crowd", 32, 1, "Sequences at which a replica counts as full for batch requests."
         ),
     ),
+    Kind.MODEL_ROUTER: KindTemplate(
+        "mroute",
+        "ModelRouter",
+        "Chooses the first target for short requests, and the last one for long ones.",
+        TemplateSetting("most_chars", 2000, 1, "Characters up to which a request is short."),
+    ),
     Kind.EXECUTOR: KindTemplate(
         "exec",
         "Executor",

@@ -210,5 +210,7 @@ def _example(kind: Kind, name: str) -> str:
             return f'[{kind}]\nstrategies = ["{name}"]'
         case Kind.MODEL_BACKEND:
             return f'[model]\nbackend = "{name}"'
+        case Kind.MODEL_ROUTER:
+            return f'[routes.NAME]\nstrategy = "{name}"\ntargets = ["small", "large"]'
         case _:
             return f'[{kind}]\nstrategy = "{name}"'

@@ -6,79 +6,35 @@ has computed is not charged; an answer that the route's judge has rejected is.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from gatewayd.catalogue.catalogue import not_served
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.errors import GatewayError
-from gatewayd.http.queue_timeout import within_queue_timeout
-from gatewayd.http.server.disconnect import DisconnectSignal
+from gatewayd.http.openai.generation_call import GenerationCall, StartedGeneration, start_at
 from gatewayd.http.services import Services
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
-from gatewayd.tenants.principal import Principal
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.route_record import (
+    ABANDONED,
     ANSWERED,
     REJECTED,
+    SAMPLED,
     RouteAttempt,
     RouteRecord,
     RouteTrace,
 )
 from gatewayd_engine.process.messages import SamplingParams
-from gatewayd_hooks.model_routing import AttemptView, Decision, RoutedRequest
+from gatewayd_hooks.model_routing import AttemptView, Decision, Verdict
 
-if TYPE_CHECKING:
-    from gatewayd.http.openai.generate import PreparedRequest
-
+_TEMPERATURE = 0.7
+"""Temperature of sampled answers to a request for the likeliest one."""
 _MOST_REASON = 200
 """Maximum characters of a plugin's reason in a record."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationCall:
-    """A validated request that is to be started.
-
-    Attributes:
-        model: name that it gives; None for the default.
-        request_id: the gateway's.
-        endpoint: the route of the API.
-        arrival: time of its arrival.
-        principal: its sender.
-        prepare: prepares it for the model of the services.
-        outline: describes it for model routers; called for routes only.
-        queue_timeout: its own, in seconds; None for no limit.
-        disconnect: signal of its client; None if the task is cancelled instead.
-    """
-
-    model: str | None
-    request_id: str
-    endpoint: str
-    arrival: float
-    principal: Principal
-    prepare: Callable[[Services], Awaitable[PreparedRequest]]
-    outline: Callable[[], RoutedRequest]
-    queue_timeout: float | None = None
-    disconnect: DisconnectSignal | None = None
-
-
-class StartedGeneration(NamedTuple):
-    """A generation with what its answer needs; its caller has to close it.
-
-    Attributes:
-        services: of the model that answers.
-        prepared: the request, prepared for that model.
-        generation: the started generation.
-    """
-
-    services: Services
-    prepared: PreparedRequest
-    generation: Generation
 
 
 async def start_generation(services: Services, call: GenerationCall) -> StartedGeneration:
@@ -89,32 +45,9 @@ async def start_generation(services: Services, call: GenerationCall) -> StartedG
     """
     route = None if call.model is None else services.catalogue.routes.get(call.model)
     if route is None:
-        return await _start(services.serving(call.model), call)
+        return await start_at(services.serving(call.model), call)
     call.principal.check_use(route.name)
     return await _Attempts(services, route, call).run()
-
-
-async def _start(
-    services: Services, call: GenerationCall, change: Callable[[Work], Work] | None = None
-) -> StartedGeneration:
-    seconds = call.queue_timeout
-    # Receiving the body, or an earlier attempt, has taken some of it.
-    left = 0.0 if seconds is None else call.arrival + seconds - services.clock()
-    prepared = await within_queue_timeout(call.prepare(services), seconds, left)
-    work = Work(
-        request_id=call.request_id,
-        endpoint=call.endpoint,
-        requests=prepared.requests,
-        num_choices=prepared.num_choices,
-        options=prepared.options,
-        arrival=call.arrival,
-        principal=call.principal,
-        model=prepared.identity.model,
-        queue_timeout=seconds,
-    )
-    if change is not None:
-        work = change(work)
-    return StartedGeneration(services, prepared, await services.pipeline.start(work))
 
 
 class _Attempts:
@@ -155,6 +88,7 @@ class _Attempts:
         if started is None and self._rejected is not None:
             started = self._rejected
             self._trace.target = started.services.target.name
+            self._add(self._trace.target, ANSWERED, self._services.clock(), "no other could answer")
         if started is None:
             raise RuntimeError("the last target of a route has neither answered nor failed")
         return started
@@ -168,12 +102,12 @@ class _Attempts:
         Raises:
             GatewayError: the request fails.
         """
-        services, is_judged = self._services.of(self._targets[name]), False
+        services = self._services.of(self._targets[name])
         is_judged = self._decision.is_judged and not is_last
         began, started = services.clock(), None
         try:
             change = partial(_adapt, name=services.target.name, judged=is_judged, last=is_last)
-            started = await _start(services, self._call, change)
+            started = await start_at(services, self._call, change)
             started.generation.route = self._trace
             await self._first_output(started.generation)
         except GatewayError as error:
@@ -182,32 +116,28 @@ class _Attempts:
                 if started is not None:
                     started.generation.close()
                 raise
-            self._leave(started, is_charged=False)
+            if started is not None:
+                started.generation.supersede(is_charged=False)
+            if (asks := request_trace.current()) is not None:
+                asks.is_sent = False  # if the next target refuses it, that is recorded
             return None
         except BaseException:
             if started is not None:
                 started.generation.close()
             raise
         if self._rejected is not None:
-            self._leave(self._rejected, is_charged=True)
+            self._rejected.generation.supersede(is_charged=True)
             self._rejected = None
-        if is_judged and not self._accepts(started, name, began):
+        if not is_judged:
+            self._add(name, ABANDONED if started.generation.is_abandoned else ANSWERED, began)
+        elif not await self._accepts(started, name, began):
             self._rejected = started
             return None
-        if not is_judged:
-            self._add(name, ANSWERED, began)
         self._trace.target = services.target.name
         return started
 
     def _may_go_on(self, error: GatewayError, *, is_last: bool) -> bool:
         return not is_last and error.failure in self._decision.retry_on
-
-    def _leave(self, started: StartedGeneration | None, *, is_charged: bool) -> None:
-        """End an attempt for good, as another target answers."""
-        if started is not None:
-            started.generation.supersede(is_charged=is_charged)
-        if (asks := request_trace.current()) is not None:
-            asks.is_sent = False  # if the next target refuses it, that is recorded
 
     async def _first_output(self, generation: Generation) -> None:
         """Wait for the first output of a stream, or for a whole answer.
@@ -230,29 +160,72 @@ class _Attempts:
             if disconnect is not None:
                 disconnect.remove_listener(generation.abandon)
 
-    def _accepts(self, started: StartedGeneration, name: str, began: float) -> bool:
+    async def _accepts(self, started: StartedGeneration, name: str, began: float) -> bool:
+        try:
+            return await self._judge(started, name, began)
+        except BaseException:
+            started.generation.close()
+            raise
+
+    async def _judge(self, started: StartedGeneration, name: str, began: float) -> bool:
         generation = started.generation
         if generation.is_abandoned:
             return True  # there is no client for a better answer
         n = generation.work.num_choices
-        for at in range(0, len(generation.choices), n):
-            first, *others = generation.choices[at : at + n]
+        texts = [
+            [choice.unread_text for choice in generation.choices[n * at : n * (at + 1)]]
+            for at in range(len(generation.work.requests))
+        ]
+        verdict = self._verdict(generation, name, texts)
+        if verdict.is_accepted and n == 1 and self._decision.samples:
+            sampled = await self._sample(started.services, name, len(texts))
+            both = [text + more for text, more in zip(texts, sampled, strict=True)]
+            verdict = self._verdict(generation, name, both)
+        outcome = ANSWERED if verdict.is_accepted else REJECTED
+        unsent = None if verdict.is_accepted else generation
+        self._add(name, outcome, began, verdict.reason, verdict.score, unsent)
+        return verdict.is_accepted
+
+    def _verdict(
+        self, generation: Generation, name: str, texts: Sequence[Sequence[str]]
+    ) -> Verdict:
+        """Return the verdict about the first answer to each prompt; the first rejection counts."""
+        verdict = Verdict(is_accepted=True, reason="there is no answer")
+        for first, (text, *others) in zip(
+            generation.choices[:: generation.work.num_choices], texts, strict=True
+        ):
             verdict = self._route.router.judge(
                 AttemptView(
                     target=name,
-                    text=first.unread_text,
+                    text=text,
                     num_tokens=first.completion_tokens,
                     finish_reason=first.finish_reason or "stop",
                     mean_logprob=first.mean_logprob,
-                    others=[choice.unread_text for choice in others],
+                    others=others,
                     request=self._asked,
                 )
             )
             if not verdict.is_accepted:
                 break
-        outcome = ANSWERED if verdict.is_accepted else REJECTED
-        self._add(name, outcome, began, verdict.reason, verdict.score, generation)
-        return verdict.is_accepted
+        return verdict
+
+    async def _sample(self, services: Services, name: str, prompts: int) -> list[list[str]]:
+        """Return further answers to each prompt; none if the target cannot give them now."""
+        began, started, samples = services.clock(), None, self._decision.samples
+        try:
+            change = partial(_sampled, name=services.target.name, samples=samples)
+            started = await start_at(services, self._call, change)
+            await self._first_output(started.generation)
+            # Before they are dropped with the generation.
+            texts = [choice.unread_text for choice in started.generation.choices]
+            self._add(name, SAMPLED, began, unsent=started.generation)
+        except GatewayError as error:
+            self._add(name, error.failure or error.code, began, error.code)
+            return [[]] * prompts
+        finally:
+            if started is not None:
+                started.generation.supersede(is_charged=True)
+        return [texts[at : at + samples] for at in range(0, len(texts), samples)]
 
     def _decide(self) -> Decision:
         candidates = self._route.candidates(list(self._targets.items()))
@@ -275,10 +248,9 @@ class _Attempts:
         began: float,
         detail: str = "",
         score: float | None = None,
-        judged: Generation | None = None,
+        unsent: Generation | None = None,
     ) -> None:
         self._route.metrics.attempted(self._route.name, name, outcome)
-        is_rejected = outcome == REJECTED and judged is not None
         self._trace.attempts.append(
             RouteAttempt(
                 target=name,
@@ -286,8 +258,8 @@ class _Attempts:
                 seconds=self._services.clock() - began,
                 detail=detail[:_MOST_REASON],
                 score=score,
-                prompt_tokens=judged.prompt_tokens if is_rejected and judged else 0,
-                completion_tokens=judged.completion_tokens if is_rejected and judged else 0,
+                prompt_tokens=0 if unsent is None else unsent.prompt_tokens,
+                completion_tokens=0 if unsent is None else unsent.completion_tokens,
             )
         )
 
@@ -306,3 +278,21 @@ def _scored(params: SamplingParams) -> SamplingParams:
     if params.logprobs is not None:
         return params
     return msgspec.structs.replace(params, logprobs=0)
+
+
+def _sampled(work: Work, *, name: str, samples: int) -> Work:
+    """Adapt a request to answers that are only compared: drawn, not the likeliest."""
+    requests = [
+        msgspec.structs.replace(
+            one,
+            has_other_target=True,
+            params=msgspec.structs.replace(
+                one.params, seed=None, temperature=one.params.temperature or _TEMPERATURE
+            ),
+        )
+        for one in work.requests
+    ]
+    options = msgspec.structs.replace(work.options, wakes=False)
+    return msgspec.structs.replace(
+        work, requests=requests, options=options, num_choices=samples, charged_as=name
+    )

@@ -22,7 +22,8 @@ from gatewayd.http.asgi import (
     send_body,
 )
 from gatewayd.http.openai.answer_headers import answer_headers
-from gatewayd.http.openai.attempts import GenerationCall, start_generation
+from gatewayd.http.openai.attempts import start_generation
+from gatewayd.http.openai.generation_call import GenerationCall
 from gatewayd.http.openai.granted import enforce_grant
 from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.routed import outline_of

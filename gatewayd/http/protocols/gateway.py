@@ -10,11 +10,12 @@ from typing import Any, NoReturn, TypeVar
 from gatewayd.errors import GatewayError
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import Header
-from gatewayd.http.openai.attempts import GenerationCall, start_generation
+from gatewayd.http.openai.attempts import start_generation
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.completions import CompletionRoute
 from gatewayd.http.openai.generate import PreparedRequest
+from gatewayd.http.openai.generation_call import GenerationCall
 from gatewayd.http.openai.granted import enforce_grant
 from gatewayd.http.openai.large_answers import run_in_thread
 from gatewayd.http.openai.routed import outline_of

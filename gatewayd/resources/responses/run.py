@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from gatewayd.errors import GatewayError
 from gatewayd.http import body_threads
-from gatewayd.http.openai.attempts import GenerationCall, start_generation
+from gatewayd.http.openai.attempts import start_generation
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.generate import PreparedRequest
+from gatewayd.http.openai.generation_call import GenerationCall
 from gatewayd.http.openai.sampling import fit_max_tokens
 from gatewayd.http.parse import check
 from gatewayd.http.protocols.answer import ProtocolAnswer

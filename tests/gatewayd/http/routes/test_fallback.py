@@ -211,7 +211,7 @@ async def test_a_thousand_of_a_thousand_are_served_and_charged_once(
         await here.tenant("a", most_tokens=10_000_000)
         key = await here.key("a", scopes=["infer:smart"])
         served: dict[str, int] = {}
-        slots = asyncio.Semaphore(50)
+        slots = asyncio.Semaphore(250)
 
         async def one(at: int) -> None:
             body = {**ASKED, "stream": bool(at % 2)}

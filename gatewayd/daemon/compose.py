@@ -108,7 +108,8 @@ def _compose_with_store(
         durable.database.wait_idle,
     )
     notifier = ServiceNotifier([(model.name, model.fleet) for model in models], progress)
-    reloading = Reloading(options.reload, {model.key: model.control for model in models}, notifier)
+    controls = {model.key: model.control for model in models}
+    reloading = Reloading(options.reload, controls, config.routes, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     local_models = LocalModels([files.source for _, files in found])
     key = control.config.server.api_key

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from gatewayd.admin.control import ChangeRefused, Control
 from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError
+from gatewayd.config.routes import RouteEntry
 from gatewayd.config.tables import Config
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 
@@ -22,6 +23,7 @@ class Reloading:
     Args:
         read: reads the configuration.
         controls: apply the changes, by the key of the model's table; None for ``[model]``.
+        routes: as the daemon serves them.
         notifier: notified of reloads.
 
     Attributes:
@@ -32,9 +34,11 @@ class Reloading:
         self,
         read: Callable[[], Config],
         controls: Mapping[str | None, Control],
+        routes: Mapping[str, RouteEntry],
         notifier: ServiceNotifier,
     ) -> None:
         self._read = read
+        self._routes = routes
         self._controls = controls
         self._notifier = notifier
         self._wanted = False
@@ -65,6 +69,8 @@ class Reloading:
             changed = {model.name: model.config for model in model_configs(config)}
             if changed.keys() != self._controls.keys():
                 _log.warning("models are added and removed by a restart only, not by a reload")
+            if config.routes != self._routes:
+                _log.warning("restart required: [routes] has changed")
             for key, control in self._controls.items():
                 if key in changed:
                     await control.reload(changed[key], "SIGHUP")

@@ -39,7 +39,7 @@ PRICES = {"small": 1.0, "large": 10.0}
 TOLERANCES = {"cascade": 0.02, "cost": 0.05, "complexity": 0.05}
 """Part of the questions that the larger model may answer better, by route."""
 CODE = "Here is how it begins:\n```python\n{}\n```\n"
-SHARE = 0.54
+SHARE = 0.5
 """Part of the answers of the smaller model that the cascade is to accept."""
 CONCURRENCY = 8
 
@@ -217,9 +217,10 @@ def compared(
     """Quality, agreement and cost of a route beside always the larger model."""
     best, tolerance = quality(large, asked), TOLERANCES[route]
     same = mean([one.text == other.text for one, other in zip(ours, large, strict=True)])
+    least = (best - tolerance) / best
     cost = [mean([one.cost for one in each]) for each in (ours, large)]
     return [
-        Finding(f"{route}: quality", "right", quality(ours, asked), best, "large", 1 - tolerance),
+        Finding(f"{route}: quality", "right", quality(ours, asked), best, "large", least),
         Finding(f"{route}: agreement", "same answer", same, 1.0, "large", 1 - tolerance),
         Finding(f"{route}: cost of a request", "tokens x price", *cost, "large", 0.6, "<="),
     ]

@@ -218,11 +218,11 @@ def compared(
     best, tolerance = quality(large, asked), TOLERANCES[route]
     same = mean([one.text == other.text for one, other in zip(ours, large, strict=True)])
     least = (best - tolerance) / best
-    cost = [mean([one.cost for one in each]) for each in (ours, large)]
+    cost, usual = (mean([one.cost for one in each]) for each in (ours, large))
     return [
         Finding(f"{route}: quality", "right", quality(ours, asked), best, "large", least),
         Finding(f"{route}: agreement", "same answer", same, 1.0, "large", 1 - tolerance),
-        Finding(f"{route}: cost of a request", "tokens x price", *cost, "large", 0.6, "<="),
+        Finding(f"{route}: cost of a request", "tokens x price", cost, usual, "large", 0.6, "<="),
     ]
 
 

@@ -220,7 +220,7 @@ def test_what_a_cascade_accepts(given: AttemptView, is_accepted: bool) -> None:
 
 def test_cut_json_is_never_accepted() -> None:
     router: Any = strategy_of("cascade")
-    cut = {"finish_reason": "length", "request": asked(needs_json=True)}
+    cut: dict[str, Any] = {"finish_reason": "length", "request": asked(needs_json=True)}
     assert not router.judge(attempt(text='{"a": ', **cut)).is_accepted
     assert router.judge(attempt(text='{"a": true}', **cut)).is_accepted
 

@@ -196,7 +196,7 @@ class Broken:
         self.calls += 1
         if isinstance(self.answer, Exception):
             raise self.answer
-        verdict: Any = self.answer
+        verdict: Verdict = self.answer  # type: ignore[assignment]
         return verdict
 
 

@@ -22,10 +22,10 @@ from gatewayd.store.tables import usage
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.explanation import explanation
 from gatewayd.tracing.recent import RecentLatencyRecords
-from gatewayd_hooks.model_routing import FAILURES
+from gatewayd_hooks.model_routing import FAILURES, Decision
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
 from tests.gatewayd.gateway import CHAT, running, until
-from tests.gatewayd.http.routes.routed import fallback
+from tests.gatewayd.http.routes.routed import fallback, route_over
 from tests.gatewayd.tenants.tenant_gateway import Town, bearer, town
 
 ASKED = {**CHAT, "model": "smart", "max_tokens": 8}
@@ -166,6 +166,70 @@ async def test_who_leaves_during_an_attempt_is_noticed(text: TextModel) -> None:
         await gateway.until_finished()
         assert gateway.finished[0].outcome == "abort"
         assert not second.jobs
+
+
+class Broken:
+    """Routes by raising, hanging or answering nonsense."""
+
+    def __init__(self, answer: object) -> None:
+        self.answer, self.calls = answer, 0
+
+    def open(self, resources: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def route(self, request: object, candidates: object) -> Any:
+        self.calls += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        RuntimeError("no"),
+        None,
+        Decision([], "none"),
+        Decision(["large", "large"], "twice"),
+        Decision(["other"], "unknown"),
+        Decision(["large"], "scored", {"large": float("inf")}),
+    ],
+)
+async def test_a_broken_router_is_replaced_by_the_configured_order(
+    text: TextModel, answer: object
+) -> None:
+    broken = Broken(answer)
+    first, second = FakeFleet(ANSWER), FakeFleet(ANSWER)
+    async with running(
+        text, first, others={"large": second}, routes=[route_over(broken)]
+    ) as gateway:
+        assert [(await told(gateway, ASKED))[:2] for _ in range(5)] == [(200, "nano")] * 5
+    assert broken.calls == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_responses_and_batches_of_prompts_fall_back_too(
+    text: TextModel, tmp_path: Path, stream: bool
+) -> None:
+    async with town(
+        text,
+        tmp_path / "s",
+        fails(LOST),
+        others={"large": FakeFleet(ANSWER)},
+        routes=[fallback()],
+    ) as here:
+        body = {"model": "smart", "input": "hi", "max_output_tokens": 8, "stream": stream}
+        answer = await here.gateway.http.post("/v1/responses", json=body)
+        assert answer.status_code == 200
+        assert answer.headers["x-gatewayd-target"] == "large"
+        assert text.tokenizer.decode([300, 301, 302]) in answer.text
+        prompts = {"model": "smart", "prompt": [[7], [8]], "max_tokens": 8, "stream": stream}
+        several = await here.gateway.http.post("/v1/completions", json=prompts)
+        assert several.status_code == 200
+        assert several.headers["x-gatewayd-target"] == "large"
 
 
 async def test_every_failure_is_of_the_contract() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
 
 from gatewayd.http.queue_timeout import within_queue_timeout
 from gatewayd.http.server.disconnect import DisconnectSignal
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from gatewayd.http.openai.generate import PreparedRequest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationCall:
+class GenerationCall(msgspec.Struct, frozen=True, kw_only=True):
     """A validated request that is to be started.
 
     Attributes:

@@ -56,10 +56,11 @@ class GatewayError(Exception):
         param: the request's field at fault, or None.
         retry_after: seconds after which to retry, or None.
         offers: variants that would be accepted: changed fields of the request, or a later time.
-        is_retryable_elsewhere: whether another target may serve the same request.
+        failure: class of failures after which another target of a route may answer, of
+            ``gatewayd_hooks.targets.model_routing.FAILURES``; empty for all others.
     """
 
-    is_retryable_elsewhere: bool = False
+    failure: str = ""
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
@@ -105,6 +106,7 @@ class ContextLengthExceeded(InvalidRequest):
     """The prompt, or the prompt and the requested output, exceed the context length."""
 
     code = "context_length_exceeded"
+    failure = "context"
 
 
 class Unauthorized(GatewayError):
@@ -246,7 +248,7 @@ class QueueFull(GatewayError):
     status = 503
     type = "server_error"
     code = "overloaded"
-    is_retryable_elsewhere = True
+    failure = "overloaded"
 
     def __init__(
         self, message: str, *, retry_after: float | None = None, by_tokens: bool = False
@@ -290,6 +292,7 @@ class TenantNotAdmitted(NotAdmitted):
     status = 429
     type = "rate_limit_error"
     code = "tenant_not_admitted"
+    failure = ""
 
 
 class EngineUnavailable(GatewayError):
@@ -298,14 +301,14 @@ class EngineUnavailable(GatewayError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
-    is_retryable_elsewhere = True
+    failure = "unavailable"
 
 
 class ServerStopping(EngineUnavailable):
     """The daemon is shutting down: it accepts no requests, and cuts those that exceed the drain."""
 
     code = "server_shutdown"
-    is_retryable_elsewhere = False
+    failure = ""
 
 
 class AdmissionPaused(EngineUnavailable):
@@ -347,13 +350,14 @@ class StrategyUnavailable(GatewayError):
 
     status = 503
     code = "strategy_unavailable"
+    failure = "unavailable"
 
 
 class EngineLost(GatewayError):
     """The engine died while it was streaming the response."""
 
     code = "engine_restarted"
-    is_retryable_elsewhere = True
+    failure = "lost"
 
 
 class QueueTimeout(GatewayError):
@@ -368,7 +372,7 @@ class UpstreamError(GatewayError):
 
     status = 502
     code = "upstream_error"
-    is_retryable_elsewhere = True
+    failure = "upstream"
 
 
 class UpstreamRefused(UpstreamError):
@@ -396,13 +400,14 @@ class UpstreamBusy(GatewayError):
 
     status = 503
     code = "upstream_busy"
-    is_retryable_elsewhere = True
+    failure = "overloaded"
 
 
 class NumericalError(GatewayError):
     """The model produced NaN or infinite logits for this request."""
 
     code = "numerical_error"
+    failure = "numerical"
 
 
 # The same sentence for every bug: an exception's text could quote a request or name internals.

@@ -134,8 +134,9 @@ def log_restarts_required(now: Config, new: Config) -> None:
     """Log changed settings that do not take effect without a restart."""
     hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
     for table in type(now).model_fields:
-        # The models of the catalogue are compared one by one, each with its own control.
-        if table in hot or table == "models":
+        # The models of the catalogue are compared one by one, each with its own control, and the
+        # routes once for all of them.
+        if table in hot or table in ("models", "routes"):
             continue
         ours, theirs = getattr(now, table), getattr(new, table)
         # Of both: a sub-table of a strategy may be in one of them only.

@@ -1,9 +1,10 @@
-"""The targets that the daemon serves, by name."""
+"""The targets that the daemon serves and the routes to them, by name."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import Target
 from gatewayd.errors import ModelNotFound
 
@@ -13,18 +14,20 @@ class Catalogue:
 
     Attributes:
         targets: in the order of the configuration; the first serves requests that name no model.
-        names: of all targets, in order.
+        routes: by name.
+        names: of all targets and routes, in order.
     """
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], routes: Sequence[ModelRoute] = ()) -> None:
         self.targets: tuple[Target, ...] = ()
+        self.routes = {route.name: route for route in routes}
         self._by_name: dict[str, Target] = {}
         self._set(targets)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of all targets, in order."""
-        return tuple(self._by_name)
+        """Names of all targets and routes, in order."""
+        return (*self._by_name, *self.routes)
 
     @property
     def default(self) -> Target:
@@ -45,15 +48,22 @@ class Catalogue:
         return self.default.fleet.condition
 
     def find(self, name: str) -> Target:
-        """Return the target of a name.
+        """Return the target of a name; for a route, the first of its targets that is served.
 
         Raises:
             ModelNotFound: it is not served.
         """
         target = self._by_name.get(name)
+        if target is None and (route := self.routes.get(name)) is not None:
+            target = next((one for _, one in self.reached_by(route)), None)
         if target is None:
             raise not_served(name, self.names)
         return target
+
+    def reached_by(self, route: ModelRoute) -> list[tuple[str, Target]]:
+        """Return the served targets of a route, each with the route's name for it."""
+        found = [(name, self._by_name.get(name)) for name in route.targets]
+        return [(name, target) for name, target in found if target is not None]
 
     def add(self, target: Target) -> None:
         """Serve another target.
@@ -71,7 +81,7 @@ class Catalogue:
         by_name: dict[str, Target] = {}
         for target in targets:
             for name in target.names:
-                if name in by_name:
+                if name in by_name or name in self.routes:
                     raise ValueError(f"two models are named {name!r}: a name stands for one")
                 by_name[name] = target
         self._by_name, self.targets = by_name, tuple(targets)

@@ -11,7 +11,7 @@ from gatewayd.catalogue.memory_budget import NOTHING, Footprint
 from gatewayd.engines.api import ReplicaStatus
 from gatewayd.engines.backlog import Backlog
 from gatewayd.errors import GatewayError
-from gatewayd_hooks.residency import ResidentModel
+from gatewayd_hooks.targets.residency import ResidentModel
 
 _log = logging.getLogger(__name__)
 

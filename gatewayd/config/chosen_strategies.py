@@ -59,12 +59,19 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
             yield from ((kind, name, table) for name in table.kernels)
 
 
+def routed(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
+    """Iterate over the model routers of all routes, with kind and table."""
+    for route in config.routes.values():
+        yield Kind.MODEL_ROUTER, route.strategy, route
+
+
 def enabled(config: Config) -> set[str]:
     """All plugins that the configuration enables, as ``<kind>.<name>``."""
     plugins = config.plugins
     hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
     hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
     hooked |= {f"{Kind.UPSTREAM}.{one.strategy}" for one in config.upstreams.values()}
+    hooked |= {f"{kind}.{name}" for kind, name, _ in routed(config)}
     return hooked | {f"{kind}.{name}" for kind, name, _ in configured(config)}
 
 
@@ -81,17 +88,20 @@ def hidden_settings(config: Config) -> set[str]:
     A table whose plugin cannot be loaded is hidden as a whole: its secrets are unknown.
     """
     host = PluginHost(Catalog.installed())
+    tables: list[tuple[Kind, str, Any]] = [
+        (kind, kind.value, getattr(config, kind.value, None)) for kind in Kind
+    ]
+    tables += [(Kind.MODEL_ROUTER, f"routes.{name}", it) for name, it in config.routes.items()]
     hidden = set()
-    for kind in Kind:
-        table: Any = getattr(config, kind.value, None)
+    for kind, path, table in tables:
         for name, settings in ((table and table.model_extra) or {}).items():
             try:
                 config_type = host.info(kind, name).config_type
             except PluginError:
-                hidden.add(f"{kind.value}.{name}")
+                hidden.add(f"{path}.{name}")
                 continue
             hidden |= {
-                f"{kind.value}.{name}.{key}"
+                f"{path}.{name}.{key}"
                 for key in settings
                 # An unknown key may be a misspelt secret.
                 if key not in config_type.model_fields or is_secret(config_type, key)

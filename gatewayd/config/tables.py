@@ -24,6 +24,7 @@ from pydantic_settings import (
 )
 
 from gatewayd.config.models import MODEL_NAME, ModelEntry
+from gatewayd.config.routes import RouteEntry
 from gatewayd.config.slo import SloTable
 from gatewayd.config.strategies import (
     AdmissionTable,
@@ -266,6 +267,7 @@ class Config(BaseSettings):
     model: ModelTable = ModelTable()
     models: dict[Annotated[str, Field(pattern=MODEL_NAME)], ModelEntry] = {}
     upstreams: dict[Annotated[str, Field(pattern=UPSTREAM_NAME)], UpstreamEntry] = {}
+    routes: dict[Annotated[str, Field(pattern=MODEL_NAME)], RouteEntry] = {}
     engine: EngineTable = EngineTable()
     queue: QueueTable = QueueTable()
     scheduler: SchedulerTable = SchedulerTable()

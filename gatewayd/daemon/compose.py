@@ -39,6 +39,7 @@ from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.parts import AdminParts, DaemonParts, HttpListeners
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
+from gatewayd.daemon.routes import compose_routes
 from gatewayd.daemon.served_models import ServedModels
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
@@ -129,12 +130,12 @@ def _compose_with_store(
         durable.database.wait_idle,
     )
     notifier = ServiceNotifier(lambda: [(model.name, model.fleet) for model in models], progress)
-    catalogue = Catalogue(
-        [
-            *[model.target for model in models],
-            *[target for upstream in upstreams for target in upstream.targets],
-        ]
-    )
+    targets = [
+        *[model.target for model in models],
+        *[target for upstream in upstreams for target in upstream.targets],
+    ]
+    routes = compose_routes(config, targets, plugged, metrics.routes)
+    catalogue = Catalogue(targets, routes)
     local_models = LocalModels(sources)
     fleets = Fleets(models, residency, upstreams)
 
@@ -153,7 +154,7 @@ def _compose_with_store(
         config=config,
         file=file,
     )
-    reloading = Reloading(options.reload, models, served, notifier)
+    reloading = Reloading(options.reload, models, served, config.routes, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     metrics.registry.register(ResidencyCollector(residency))
     key = control.config.server.api_key
@@ -192,6 +193,7 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        routes=routes,
         upstreams=upstreams,
         fleets=fleets,
         residency=residency,

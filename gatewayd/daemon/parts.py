@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.model_residency import ModelResidency
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
 from gatewayd.daemon.fleets import Fleets
@@ -68,6 +69,7 @@ class DaemonParts:
         upstreams: parts of each upstream.
         fleets: engines of all models and upstreams, started and stopped together.
         residency: loads and unloads models.
+        routes: names that stand for several models.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -83,6 +85,7 @@ class DaemonParts:
     upstreams: Sequence[UpstreamParts]
     fleets: Fleets
     residency: ModelResidency
+    routes: list[ModelRoute]
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gatewayd.admin.control import ChangeRefused
 from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError
+from gatewayd.config.routes import RouteEntry
 from gatewayd.config.tables import Config
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.served_models import ServedModels
@@ -25,6 +26,7 @@ class Reloading:
         read: reads the configuration.
         models: parts of all models, each with a control that applies the changes.
         served: adds and removes models.
+        routes: as the daemon serves them.
         notifier: notified of reloads.
 
     Attributes:
@@ -36,11 +38,13 @@ class Reloading:
         read: Callable[[], Config],
         models: Sequence[ModelParts],
         served: ServedModels,
+        routes: Mapping[str, RouteEntry],
         notifier: ServiceNotifier,
     ) -> None:
         self._read = read
         self._models = models
         self._served = served
+        self._routes = routes
         self._notifier = notifier
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
@@ -67,6 +71,8 @@ class Reloading:
         """Reload once; return the reason if it is refused."""
         try:
             config = self._read()
+            if config.routes != self._routes:
+                _log.warning("restart required: [routes] has changed")
             # Models that stay first: a new one may take long to be read.
             wanted = {model.name: model.config for model in model_configs(config)}
             for model in list(self._models):

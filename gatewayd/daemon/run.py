@@ -24,6 +24,7 @@ from gatewayd.daemon.compose import compose
 from gatewayd.daemon.model_fetch import fetch_model
 from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
+from gatewayd.daemon.routes import close_routes
 from gatewayd.hub.errors import HubError
 from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
@@ -184,6 +185,7 @@ class Daemon:
         parts.residency.close()
         # After the engines, whose last reports settle what aborted requests cost (ADR 0048).
         parts.durable.close()
+        close_routes(parts.routes)
         for model in parts.models:
             model.plugged.close()
         _log.info("stopped")

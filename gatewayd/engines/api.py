@@ -57,6 +57,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
         retention: eviction priority of its KV pages, and for how many seconds after their last use.
         retry_started: whether nothing is sent to the client before the end, so that the request may
             be retried on another engine although it has generated tokens.
+        has_other_target: whether another target may answer, so that nothing is retried on this one.
         guide_param: field with the grammar of the output, for errors.
         class_param: field that sets the priority class, for offers.
         length_param: field that sets the maximum output length, for offers.
@@ -74,6 +75,7 @@ class EngineRequest(msgspec.Struct, frozen=True):
     deadline: float | None = None
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     retry_started: bool = False
+    has_other_target: bool = False
     guide_param: str | None = None
     class_param: str = "service_tier"
     length_param: str = "max_tokens"

@@ -131,7 +131,7 @@ class Dispatch:
         job.replica = None
         if job.deaths >= MAX_DEATHS:
             job.fail(EngineLost(f"{job.deaths} engines were lost while they had this request"))
-        elif job.is_started and not job.request.retry_started:
+        elif job.request.has_other_target or (job.is_started and not job.request.retry_started):
             job.fail(EngineLost("the engine was lost while it was generating; send it again"))
         else:
             job.restart()

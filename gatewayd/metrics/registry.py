@@ -13,6 +13,7 @@ from gatewayd.config.slo import SloTable
 from gatewayd.engines.api import Fleet
 from gatewayd.metrics.engines import ControlFigures, FleetCollector
 from gatewayd.metrics.requests import RequestCollector
+from gatewayd.metrics.routes import RouteCollector
 from gatewayd.metrics.slo import SloCollector
 from gatewayd.metrics.time_causes import CauseCollector
 from gatewayd.tracing.latency_record import LatencyRecord
@@ -103,6 +104,7 @@ class GatewayMetrics:
         answered: counts an HTTP response: endpoint and method, from closed lists, and the status.
         recent: latency records of recent requests.
         models: metrics of each model.
+        routes: attempts of requests to routes.
     """
 
     def __init__(
@@ -128,9 +130,11 @@ class GatewayMetrics:
         answers = AnswersCollector()
         self.answered = answers.answered
         self.models = ModelsCollector()
+        self.routes = RouteCollector()
         self.recent = RecentLatencyRecords() if recent is None else recent
         self.registry.register(self.models)
         self.registry.register(answers)
+        self.registry.register(self.routes)
 
     def record_refusal(self, record: LatencyRecord) -> None:
         """Buffer the record of a refused request, which is counted by its HTTP status only."""

@@ -12,6 +12,7 @@ from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.work import Work
 from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd.tracing.request_trace import RequestTrace
+from gatewayd.tracing.route_record import RouteRecord
 from gatewayd.tracing.timeline import Timeline
 
 
@@ -110,6 +111,7 @@ def build_latency_record(
     submitted: float,
     notified: float,
     end: float,
+    route: RouteRecord | None = None,
 ) -> LatencyRecord:
     """Build the latency record of a request.
 
@@ -124,6 +126,7 @@ def build_latency_record(
         submitted: time at which it was sent to the engines.
         notified: time at which request observers had been notified of its admission.
         end: time at which its answer was complete.
+        route: decision of its route, if it was sent to one.
     """
     answered_id = work.request_id if trace is None else trace.answered_id
     if trace is not None and trace.arrival > work.arrival:
@@ -157,6 +160,7 @@ def build_latency_record(
         last=sums.last,
         end=end,
         why=why,
+        route=route,
     )
 
 

@@ -25,7 +25,7 @@ def requested_cost(work: Work) -> RequestedCost:
         work.principal.tenant,
         work.principal.key_id,
         work.endpoint,
-        work.model,
+        work.charged_as or work.model,
         sum([len(request.prompt) for request in work.requests]),
         sum([n * request.params.max_tokens for request in work.requests]),
         n * len(work.requests),

@@ -273,6 +273,19 @@ class Choice:
         self.finish_reason = reason
         self.stop_reason = stop_reason
 
+    # For the judge of a whole answer that nothing has been popped of.
+
+    @property
+    def unread_text(self) -> str:
+        """Text that is buffered."""
+        return "".join(self._pending)
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """Mean log-probability of the buffered tokens; None without any."""
+        scored = self._scored
+        return sum([token.logprobs.logprob for token in scored]) / len(scored) if scored else None
+
     # For the writer of the response.
 
     def pop_text(self) -> str:

@@ -44,6 +44,7 @@ from gatewayd.tenants.billing.costs import Spent
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
 from gatewayd.tracing.latency_record import EndReason, LatencyRecord
+from gatewayd.tracing.route_record import RouteTrace
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -117,6 +118,7 @@ class Generation:
         output: wakes the writer of the response.
         wake: same as ``output.wake``, for the choices.
         progress: of its budget reservation; None without a marked one.
+        route: decision of the route that started it; None without a route.
     """
 
     __slots__ = (
@@ -124,6 +126,8 @@ class Generation:
         "_handles",
         "_is_admitted",
         "_is_closed",
+        "_is_free",
+        "_is_superseded",
         "_loop",
         "_notified",
         "_pipeline",
@@ -137,6 +141,7 @@ class Generation:
         "output",
         "progress",
         "prompt_tokens",
+        "route",
         "wake",
         "work",
     )
@@ -159,7 +164,8 @@ class Generation:
         self.output = OutputSignal(pipeline.loop)
         self.wake = self.output.wake
         self._is_admitted = False
-        self._is_closed = False
+        self._is_closed = self._is_superseded = self._is_free = False
+        self.route: RouteTrace | None = None
         make = Choice if work.requests[0].relay is None else RelayedChoice
         self.choices = [
             make(prompt * work.num_choices + at, prompt, work.options, self)
@@ -341,6 +347,15 @@ class Generation:
         self._handles = []
         self.output.close()
 
+    def supersede(self, *, is_charged: bool) -> None:
+        """Close it because another target answers the request, in whose record it is an attempt.
+
+        Args:
+            is_charged: whether its usage is charged.
+        """
+        self._is_superseded, self._is_free = True, not is_charged
+        self.close()
+
     @property
     def outcome(self) -> str:
         """``stop``, ``length``, ``abort`` or ``error``."""
@@ -367,6 +382,7 @@ class Generation:
             submitted=self._submitted,
             notified=self._notified,
             end=now,
+            route=None if self.route is None else self.route.record,
         )
 
     def _why(self, outcome: str) -> EndReason | None:
@@ -389,6 +405,9 @@ class Generation:
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
         ticket, spent, aborted = self._ticket, None, None
+        if ticket is not None and self._is_free:
+            ticket.cancel()
+            ticket = None
         if ticket is not None:
             spent = delivered_usage(self.choices, self.cached_tokens, work, outcome, now)
             if outcome in ("error", "abort"):
@@ -406,7 +425,7 @@ class Generation:
             ended = account(request, choices, sums, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
         # Built before the usage is known: until then `close` has dropped the choices.
-        record = self._latency_record(outcome, now, whole)
+        record = None if self._is_superseded else self._latency_record(outcome, now, whole)
         record_latency = self._pipeline.metrics.record_latency
 
         def settle(usages: Sequence[PromptUsage]) -> None:
@@ -414,7 +433,8 @@ class Generation:
             if ticket is not None and spent is not None:
                 usage = spent._replace(engine_seconds=seconds)
                 ticket.settle(usage if aborted is None else charge_aborted(usage, aborted, usages))
-            record_latency(msgspec.structs.replace(record, engine_seconds=seconds))
+            if record is not None:
+                record_latency(msgspec.structs.replace(record, engine_seconds=seconds))
 
         when_usage_known(self._handles, settle, self._loop.call_later)
         notify = self._pipeline.observers.finished

@@ -69,4 +69,5 @@ def refused(
         last=None,
         end=now,
         why=why,
+        route=None if trace.route is None else trace.route.record,
     )

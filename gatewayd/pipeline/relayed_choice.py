@@ -79,6 +79,20 @@ class RelayedChoice(Choice):
         self._owner.count_prompt(self.prompt_index, tokens)
         self.computed(tokens)
 
+    # For the judge of a whole answer that nothing has been popped of.
+
+    @property
+    def unread_text(self) -> str:
+        """Text that is buffered, without reasoning and calls."""
+        return "".join([part.text for part in self._parts if isinstance(part, Text)])
+
+    @property
+    def mean_logprob(self) -> float | None:
+        """Mean log-probability of the buffered tokens; None if the upstream reports none."""
+        values = [token.shown.get("logprob") for token in self._shown]
+        known = [float(one) for one in values if isinstance(one, int | float)]
+        return sum(known) / len(known) if known else None
+
     # For the writer of the response.
 
     def pop_parts(self) -> Sequence[Part]:

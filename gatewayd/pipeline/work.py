@@ -24,6 +24,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         arrival: time of the request's arrival, by the pipeline's clock.
         principal: the authenticated client.
         model: the model's name.
+        charged_as: name by which its usage is priced and recorded; empty for ``model``.
         queue_timeout: seconds from the arrival within which an engine must admit it; None for no
             limit.
     """
@@ -36,6 +37,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     arrival: float
     principal: Principal
     model: str
+    charged_as: str = ""
     queue_timeout: float | None = None
 
     @property

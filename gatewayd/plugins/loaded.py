@@ -7,6 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -256,7 +257,8 @@ def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
 
 def _load_configured(host: PluginHost, config: Config) -> list[str]:
     problems = []
-    for kind, name, table in chosen_strategies.configured(config):
+    chosen = chain(chosen_strategies.configured(config), chosen_strategies.routed(config))
+    for kind, name, table in chosen:
         try:
             info = host.info(kind, name)
             decode(f"{kind}.{name}", info.config_type, table.settings(name))

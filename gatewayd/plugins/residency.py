@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gatewayd.plugins.fenced import Fenced, InvalidStrategyAnswer
-from gatewayd_hooks.residency import ResidencyStrategy, ResidentModel
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.targets.residency import ResidencyStrategy, ResidentModel
 
 
 class FencedResidency(Fenced[ResidencyStrategy]):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gatewayd.tracing.causes import CAUSES
 from gatewayd.tracing.latency_record import EndReason, LatencyRecord
-from gatewayd.wire.requests import CausePart, Explanation, WhyPart
+from gatewayd.tracing.route_record import RouteRecord
+from gatewayd.wire.requests import AttemptPart, CausePart, Explanation, RoutePart, WhyPart
 from gatewayd_hooks.scheduling import Priority
 
 
@@ -34,6 +35,7 @@ def explanation(record: LatencyRecord) -> Explanation:
             CausePart(part.cause, _ms(part.begin), 1000 * part.seconds, part.strategy)
             for part in record.parts()
         ],
+        route=None if record.route is None else _route(record.route),
     )
 
 
@@ -74,6 +76,28 @@ def _most(record: LatencyRecord) -> str:
     # Never a division by zero: each cause took some of the time.
     share = round(100 * seconds / record.seconds)
     return f"{share} % of {1000 * record.seconds:.1f} ms: {CAUSES[cause]}{by}"
+
+
+def _route(route: RouteRecord) -> RoutePart:
+    return RoutePart(
+        route=route.route,
+        strategy=route.strategy,
+        reason=route.reason,
+        order=list(route.order),
+        scores=dict(route.scores),
+        attempts=[
+            AttemptPart(
+                target=attempt.target,
+                outcome=attempt.outcome,
+                ms=1000 * attempt.seconds,
+                detail=attempt.detail,
+                score=attempt.score,
+                prompt_tokens=attempt.prompt_tokens,
+                completion_tokens=attempt.completion_tokens,
+            )
+            for attempt in route.attempts
+        ],
+    )
 
 
 def _why(why: EndReason | None) -> WhyPart | None:

@@ -13,6 +13,7 @@ import msgspec
 
 from gatewayd.tracing.causes import ANSWER, AT_ENGINE, CROWD, GATEWAY, PLUGIN
 from gatewayd.tracing.request_trace import Span
+from gatewayd.tracing.route_record import RouteRecord
 from gatewayd.tracing.timeline import CauseInterval
 
 
@@ -78,6 +79,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         end: time at which the response was complete.
         engine_seconds: engine time, by its share of the tokens of each step.
         why: reason of its end; None if it was answered.
+        route: decision of its route; None without a route.
     """
 
     request_id: str
@@ -103,6 +105,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     end: float
     engine_seconds: float = 0.0
     why: EndReason | None = None
+    route: RouteRecord | None = None
 
     @property
     def seconds(self) -> float:

@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from gatewayd.tracing.route_record import RouteTrace
+
 
 class Span(msgspec.Struct, frozen=True, gc=False):
     """Time span by ``time.monotonic``, with the responsible strategy, if any."""
@@ -50,6 +52,7 @@ class RequestTrace:
         spans: in the order of their ends.
         asked: its outline, once it is validated.
         is_sent: whether it has been submitted to the engines.
+        route: latest decision of a route about it; None without a route.
     """
 
     answered_id: str
@@ -58,6 +61,7 @@ class RequestTrace:
     spans: list[Span] = field(default_factory=list)
     asked: RequestOutline | None = None
     is_sent: bool = False
+    route: RouteTrace | None = None
 
 
 _current: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)

@@ -105,6 +105,49 @@ class WhyPart(msgspec.Struct, frozen=True):
     message: str
 
 
+class AttemptPart(msgspec.Struct, frozen=True):
+    """Attempt at one target of a route.
+
+    Attributes:
+        target: name of the model.
+        outcome: ``answered``, ``rejected`` by the route's judge, ``sampled`` for it, or the
+            failure.
+        ms: until the first output, the end of a judged answer, or the failure.
+        detail: code of the error, or reason of the judge.
+        score: of the judge; None if it was not judged.
+        prompt_tokens: charged for answers that were not sent.
+        completion_tokens: charged for answers that were not sent.
+    """
+
+    target: str
+    outcome: str
+    ms: float
+    detail: str = ""
+    score: float | None = None
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class RoutePart(msgspec.Struct, frozen=True):
+    """Decision of the route that a request named.
+
+    Attributes:
+        route: its name.
+        strategy: model router.
+        reason: of the decision.
+        order: targets in the order in which they are tried.
+        scores: of all candidates; None for one without a score.
+        attempts: in the order of time.
+    """
+
+    route: str
+    strategy: str
+    reason: str
+    order: list[str]
+    scores: dict[str, float | None]
+    attempts: list[AttemptPart]
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /admin/requests/{id}``: breakdown of a request's time.
 
@@ -129,6 +172,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         verdict: largest cause of its time, as a sentence.
         causes: milliseconds by cause, largest first; their sum is ``ms``.
         parts: the same in the order of time.
+        route: decision of its route; None if it named a model.
     """
 
     id: str
@@ -150,3 +194,4 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     causes: dict[str, float]
     parts: list[CausePart]
+    route: RoutePart | None = None

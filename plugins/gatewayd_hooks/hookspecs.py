@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.protocols import ProtocolStrategy
     from gatewayd_hooks.quantization import QuantizerStrategy
-    from gatewayd_hooks.residency import ResidencyStrategy
     from gatewayd_hooks.routing import RouterStrategy
     from gatewayd_hooks.scheduling import SchedulerStrategy
     from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
     from gatewayd_hooks.strategy import StrategyInfo
+    from gatewayd_hooks.targets.model_routing import ModelRouterStrategy
+    from gatewayd_hooks.targets.residency import ResidencyStrategy
     from gatewayd_hooks.upstreams import UpstreamStrategy
 
 # Registration: called once per process that needs the kind, before torch is imported.
@@ -127,6 +128,12 @@ def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
 @hookspec
 def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
     """Provide routers. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_model_routers() -> Sequence[StrategyInfo[ModelRouterStrategy]]:
+    """Provide model routers. Gateway process."""
     raise AssertionError("a specification is not called")
 
 

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     PREEMPTION = "preemption"
     ADMISSION = "admission"
     ROUTER = "router"
+    MODEL_ROUTER = "model_router"
     EXECUTOR = "executor"
     RESIDENCY = "residency"
     TOOL_PARSER = "tool_parser"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.residency import ResidentModel
+from gatewayd_hooks.targets.residency import ResidentModel
 from gatewayd_residency_cost.config import CostResidencyConfig
 
 if TYPE_CHECKING:

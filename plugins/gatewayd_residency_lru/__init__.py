@@ -10,7 +10,7 @@ from gatewayd_hooks.strategy import StrategyInfo
 from gatewayd_residency_lru.config import LruResidencyConfig
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.residency import ResidencyStrategy
+    from gatewayd_hooks.targets.residency import ResidencyStrategy
 
 
 def _build(config: LruResidencyConfig) -> ResidencyStrategy:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.residency import ResidentModel
+from gatewayd_hooks.targets.residency import ResidentModel
 from gatewayd_residency_schedule.config import ScheduleResidencyConfig
 from gatewayd_residency_schedule.windows import parse_window
 

@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import httpx
 import openai
 import uvicorn
 
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.config.tables import Config
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.daemon.resources import PersistentResources
@@ -29,6 +31,7 @@ from gatewayd.metrics.tenants import LedgerCollector
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
@@ -99,6 +102,9 @@ async def running(
     durable: PersistentResources | None = None,
     local_models: LocalModels | None = None,
     upstreams: Mapping[str, UpstreamEntry] | None = None,
+    others: Mapping[str, FakeFleet] = MappingProxyType({}),
+    routes: Sequence[ModelRoute] = (),
+    recent: RecentLatencyRecords | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -119,6 +125,9 @@ async def running(
         durable=durable,
         local_models=local_models or LocalModels(),
         protocols=protocols,
+        others=others,
+        routes=routes,
+        recent=recent,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     metrics = services.metrics

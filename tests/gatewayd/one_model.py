@@ -1,10 +1,13 @@
-"""Services of a gateway with one model, for tests of its routes."""
+"""Services of a gateway with one model or more, for tests of its routes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.engines.api import Fleet
 from gatewayd.http.services import Services
@@ -25,9 +28,14 @@ def one_model(
     max_model_len: int = 2048,
     control: ControlFigures | None = None,
     recent: RecentLatencyRecords | None = None,
+    others: Mapping[str, Fleet] = MappingProxyType({}),
+    routes: Sequence[ModelRoute] = (),
     **more: Any,
 ) -> Services:
-    """Return the services of one model; ``more`` are further fields of it or of the services."""
+    """Return the services of one model; ``more`` are further fields of it or of the services.
+
+    ``others`` are the fleets of further models, with the text of the first.
+    """
     metrics = GatewayMetrics(version, recent=recent)
     target = ModelTarget(
         names=names,
@@ -36,8 +44,21 @@ def one_model(
         metrics=Metrics(metrics, fleet, names[0], max_model_len=max_model_len, control=control),
         **{name: more.pop(name) for name in _OF_TARGET if name in more},
     )
+    further = [
+        ModelTarget(
+            names=(name,),
+            fleet=other,
+            text=text,
+            metrics=Metrics(metrics, other, name, max_model_len=max_model_len),
+        )
+        for name, other in others.items()
+    ]
     return Services(
-        target=target, catalogue=Catalogue([target]), metrics=metrics, version=version, **more
+        target=target,
+        catalogue=Catalogue([target, *further], routes),
+        metrics=metrics,
+        version=version,
+        **more,
     )
 
 

@@ -24,10 +24,10 @@ from gatewayd_hooks.testing.logits import LogitsProcessorConformance
 from gatewayd_hooks.testing.preemption import PreemptionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
 from gatewayd_hooks.testing.protocols import ProtocolConformance
-from gatewayd_hooks.testing.residency import ResidencyConformance
 from gatewayd_hooks.testing.routing import RouterConformance
 from gatewayd_hooks.testing.scheduling import SchedulerConformance
-from gatewayd_hooks.testing.upstreams import CHAT, RecordedAnswer, UpstreamConformance
+from gatewayd_hooks.testing.targets.residency import ResidencyConformance
+from gatewayd_hooks.testing.targets.upstreams import CHAT, RecordedAnswer, UpstreamConformance
 from gatewayd_hooks.upstreams import UpstreamCall, UpstreamCounts
 from gatewayd_logits_bias.strategy import Bias
 from gatewayd_logits_min_tokens.strategy import MinTokens

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from gatewayd.wire.cause_labels import label as named
 from gatewayd.wire.requests import Explanation
+from gatewayd.wire.route_lines import route_lines
 from gatewayd_tui.figures import count, millis
 
 _LABEL = 11
@@ -54,6 +55,8 @@ def render_breakdown(found: Explanation, width: int, usual: str = "") -> Text:
     for cause, ms in found.causes.items():
         share = ms / found.ms if found.ms > 0 else 0.0
         text.append(f"{named(cause):<{label}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
+    if found.route is not None:
+        text.append("\n" + "\n".join(route_lines(found.route)) + "\n")
     return text
 
 
@@ -71,6 +74,8 @@ def markdown(found: Explanation) -> str:
         at = "" if part.begin_ms is None else f"{part.begin_ms:.1f} ms"
         lines.append(f"| {named(part.cause, part.strategy)} | {at} | {part.ms:.1f} ms |")
     lines += [f"| total | | {found.ms:.1f} ms |", "", found.verdict, ""]
+    if found.route is not None:
+        lines += ["```text", *route_lines(found.route), "```", ""]
     return "\n".join(lines)
 
 

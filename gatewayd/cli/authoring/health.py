@@ -17,6 +17,7 @@ SLOW_IMPORT_MS = 500
 _LISTS: Mapping[str, str] = {
     Kind.OBSERVER: "[plugins] observers",
     Kind.CONSOLE: "[plugins] console",
+    Kind.MODEL_ROUTER: "[routes.NAME]",
 }
 """Configuration keys that enable plugins of kinds without a table."""
 

@@ -150,6 +150,12 @@ KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
         "Unloads the least recently used of the models that have few requests.",
         TemplateSetting("rare", 100, 1, "Requests below which a model is unloaded before others."),
     ),
+    Kind.MODEL_ROUTER: KindTemplate(
+        "mroute",
+        "ModelRouter",
+        "Chooses the first target for short requests, and the last one for long ones.",
+        TemplateSetting("most_chars", 2000, 1, "Characters up to which a request is short."),
+    ),
     Kind.EXECUTOR: KindTemplate(
         "exec",
         "Executor",

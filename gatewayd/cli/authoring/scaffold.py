@@ -185,10 +185,12 @@ def _configuration(kind: Kind, name: str, begin: KindTemplate) -> str:
     if kind not in KINDS:
         return "It has no settings."
     setting = begin.setting
+    # Model routers are chosen and configured by route.
+    table = f"routes.NAME.{name}" if kind is Kind.MODEL_ROUTER else f"{kind}.{name}"
     if setting is None:
-        return f"Table `[{kind}.{name}]`: no settings."
+        return f"Table `[{table}]`: no settings."
     return (
-        f"Table `[{kind}.{name}]`:\n\n"
+        f"Table `[{table}]`:\n\n"
         "| key | default | meaning |\n| --- | --- | --- |\n"
         f"| `{setting.name}` | `{setting.default}` | {setting.doc} At least {setting.least}. "
         "Takes effect after a restart. |"
@@ -210,5 +212,7 @@ def _example(kind: Kind, name: str) -> str:
             return f'[{kind}]\nstrategies = ["{name}"]'
         case Kind.MODEL_BACKEND:
             return f'[model]\nbackend = "{name}"'
+        case Kind.MODEL_ROUTER:
+            return f'[routes.NAME]\nstrategy = "{name}"\ntargets = ["small", "large"]'
         case _:
             return f'[{kind}]\nstrategy = "{name}"'

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
+import msgspec
 import typer
 from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.operate.swap import Socket, call_admin
 from gatewayd.wire.cause_labels import label
+from gatewayd.wire.requests import RoutePart
+from gatewayd.wire.route_lines import route_lines
 
 _LABEL = 10
 _WIDTH = 40
@@ -75,7 +78,7 @@ def _list(
 
 
 def waterfall(found: dict[str, Any]) -> list[str]:
-    """Format a request as lines of text: totals, a bar for each part, and the main cause."""
+    """Format a request as lines of text: totals, a bar for each part, the main cause, the route."""
     total = found["ms"]
     lines = [
         f"{found['id']}  {found['endpoint']}  {found['priority']}  {found['outcome']}",
@@ -91,6 +94,8 @@ def waterfall(found: dict[str, Any]) -> list[str]:
         at = "" if begin is None else f"{begin:.1f}"
         lines.append(f"{due(part):<{width}} {at:>10} {part['ms']:>10.1f} ms  |{bar}|")
     lines += [f"{'total':<{width}} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
+    if (route := found.get("route")) is not None:
+        lines += ["", *route_lines(msgspec.convert(route, RoutePart))]
     return lines
 
 

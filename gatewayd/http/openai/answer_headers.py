@@ -16,7 +16,7 @@ _SERVER_TIMINGS = [
 
 
 def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
-    """Return headers for OpenAI's clients and browsers' developer tools.
+    """Return headers for OpenAI's clients and browsers' developer tools, and a route's target.
 
     ``server-timing`` has the milliseconds of the phases that have started: a stream's headers are
     sent with its first token, before ``decode`` is known.
@@ -27,6 +27,8 @@ def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
     """
     timing, room = generation.timing, generation.remaining_capacity(room)
     spans = [1000 * seconds for seconds in timing if seconds is not None]
+    route = generation.route
+    named = [] if route is None else [(b"x-gatewayd-target", route.target.encode())]
     reset = go_duration(room.reset_seconds).encode()
     return [
         (b"openai-processing-ms", b"%d" % round(sum(spans))),
@@ -37,4 +39,5 @@ def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
         (b"x-ratelimit-remaining-tokens", b"%d" % room.remaining_tokens),
         (b"x-ratelimit-reset-requests", reset),
         (b"x-ratelimit-reset-tokens", reset),
+        *named,
     ]

@@ -28,13 +28,14 @@ from gatewayd.http.openai.sampling import tier_of
 from gatewayd.http.openai.sse_stream import SseStream
 from gatewayd.http.openai.wire import Identity, Wire
 from gatewayd.http.parse import parse
-from gatewayd.http.queue_timeout import within_queue_timeout
+from gatewayd.http.routing.attempts import start_generation
+from gatewayd.http.routing.generation_call import GenerationCall
+from gatewayd.http.routing.routed import outline_of
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.server.body_writer import body_writer
 from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.pipeline.choice import ChoiceOptions
-from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.requests.tables import RequestTable
 
@@ -130,26 +131,22 @@ class GenerationRoute(ABC, Generic[RequestT]):
         """Serve one request."""
         arrival = self._services.clock()
         request, ignored = await receive_request(self._services, self.table, scope, receive)
-        services = self._services.serving(request.model)
-        seconds = request.queue_timeout
-        # Receiving the body has taken some of it.
-        left = 0.0 if seconds is None else arrival + seconds - services.clock()
-        preparing = self.prepare(services, request, scope["request_id"])
-        prepared = await within_queue_timeout(preparing, seconds, left)
-        generation = await services.pipeline.start(
-            Work(
-                request_id=scope["request_id"],
-                endpoint=self.label,
-                requests=prepared.requests,
-                num_choices=prepared.num_choices,
-                options=prepared.options,
-                arrival=arrival,
-                principal=principal_of(scope),
-                model=prepared.identity.model,
-                queue_timeout=seconds,
-            )
-        )
+        request_id, principal = scope["request_id"], principal_of(scope)
         disconnect = disconnect_signal(scope, receive)
+        services, prepared, generation = await start_generation(
+            self._services,
+            GenerationCall(
+                model=request.model,
+                request_id=request_id,
+                endpoint=self.label,
+                arrival=arrival,
+                principal=principal,
+                prepare=lambda services: self.prepare(services, request, request_id),
+                outline=lambda: outline_of(request, request_id, principal),
+                queue_timeout=request.queue_timeout,
+                disconnect=disconnect,
+            ),
+        )
         # Called at once if the client has disconnected during the preparation.
         disconnect.add_listener(generation.abandon)
         try:

@@ -49,6 +49,8 @@ class ModelRoute:
 def model_object(services: Services, name: str) -> dict[str, Any]:
     """Build OpenAI's model object, with fields for clients of Anthropic and local servers."""
     target = services.catalogue.find(name)
+    route = services.catalogue.routes.get(name)
+    routes = {} if route is None else {"routes_to": list(route.targets)}
     created = datetime.fromtimestamp(services.created, UTC)
     return {
         "id": name,
@@ -58,7 +60,8 @@ def model_object(services: Services, name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": created.isoformat().replace("+00:00", "Z"),
-        "root": target.name,
+        "root": name if route is not None else target.name,
         "parent": None,
         "max_model_len": target.max_model_len,
+        **routes,
     }

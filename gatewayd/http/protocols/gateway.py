@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -19,6 +19,9 @@ from gatewayd.http.openai.large_answers import run_in_thread
 from gatewayd.http.parse import check
 from gatewayd.http.protocols import local_models
 from gatewayd.http.protocols.answer import ProtocolAnswer, refusal_of
+from gatewayd.http.routing.attempts import start_generation
+from gatewayd.http.routing.generation_call import GenerationCall
+from gatewayd.http.routing.routed import outline_of
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
@@ -26,7 +29,6 @@ from gatewayd.http.services import Services
 from gatewayd.http.vectors.embeddings import EmbeddingsRoute as Embedder
 from gatewayd.http.vectors.embeddings import truncate_and_normalize
 from gatewayd.http.vectors.pooling import pool_prompts
-from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import (
     Embeddings,
@@ -157,9 +159,9 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             checked = await self._checked(ChatRequest, body, request)
-            services = self._services.serving(checked.model)
-            prepared = await prepare_chat(services, checked, self._new_id(request))
-            return await self._start(services, prepared, request)
+            return await self._start(
+                checked, request, lambda services, id_: prepare_chat(services, checked, id_)
+            )
         except GatewayError as error:
             raise_refusal(error)
 
@@ -167,9 +169,11 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             checked = await self._checked(CompletionRequest, body, request)
-            services = self._services.serving(checked.model)
-            prepared = await self._completions.prepare(services, checked, self._new_id(request))
-            return await self._start(services, prepared, request)
+            return await self._start(
+                checked,
+                request,
+                lambda services, id_: self._completions.prepare(services, checked, id_),
+            )
         except GatewayError as error:
             raise_refusal(error)
 
@@ -243,21 +247,25 @@ class ServedGateway:
         return request.request_id if count == 1 else f"{request.request_id}-{count}"
 
     async def _start(
-        self, services: Services, prepared: PreparedRequest, request: HttpRequest
+        self,
+        checked: ChatRequest | CompletionRequest,
+        request: HttpRequest,
+        prepare: Callable[[Services, str], Awaitable[PreparedRequest]],
     ) -> ProtocolAnswer:
-        exchange = self._exchange_of(request)
-        exchange.ignored += prepared.ignored
-        work = Work(
-            request_id=prepared.requests[0].request_id,
-            endpoint=exchange.label,
-            requests=prepared.requests,
-            num_choices=prepared.num_choices,
-            options=prepared.options,
-            arrival=exchange.arrival,
-            principal=exchange.principal,
-            model=prepared.identity.model,
+        exchange, request_id = self._exchange_of(request), self._new_id(request)
+        services, prepared, generation = await start_generation(
+            self._services,
+            GenerationCall(
+                model=checked.model,
+                request_id=request_id,
+                endpoint=exchange.label,
+                arrival=exchange.arrival,
+                principal=exchange.principal,
+                prepare=lambda services: prepare(services, request_id),
+                outline=lambda: outline_of(checked, request_id, exchange.principal),
+            ),
         )
-        generation = await services.pipeline.start(work)
+        exchange.ignored += prepared.ignored
         answer = ProtocolAnswer(
             generation,
             prepared.identity,

@@ -13,12 +13,13 @@ from gatewayd.http.openai.generate import PreparedRequest
 from gatewayd.http.openai.sampling import fit_max_tokens
 from gatewayd.http.parse import check
 from gatewayd.http.protocols.answer import ProtocolAnswer
-from gatewayd.http.queue_timeout import within_queue_timeout
+from gatewayd.http.routing.attempts import start_generation
+from gatewayd.http.routing.generation_call import GenerationCall
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
-from gatewayd.pipeline.work import Work
 from gatewayd.resources.responses.conversations import Conversations, needs_store
+from gatewayd.resources.responses.outline import outline_of_response
 from gatewayd.resources.responses.output import Event, Output
 from gatewayd.resources.responses.previous_responses import TruncationPoint
 from gatewayd.resources.responses.records import StoredResponse
@@ -71,31 +72,34 @@ async def start_response(
     Raises:
         GatewayError: the request is refused.
     """
-    seconds = request.queue_timeout
-    services = services.serving(request.model)
-    # The time that reading and parsing took counts as well.
-    left = 0.0 if seconds is None else arrival + seconds - services.clock()
-    try:
-        preparing = _prepare(services, conversations, request, request_id, principal.tenant)
-        ready = await within_queue_timeout(preparing, seconds, left)
-    except GatewayError as error:
-        raise with_response_fields(error) from error
-    prepared = ready.prepared
-    work = Work(
-        request_id=request_id,
-        endpoint=LABEL,
-        requests=prepared.requests,
-        num_choices=1,
-        options=prepared.options,
-        arrival=arrival,
-        principal=principal,
-        model=prepared.identity.model,
-        queue_timeout=seconds,
+    ready: list[_Ready] = []
+
+    async def prepare(services: Services) -> PreparedRequest:
+        try:
+            made = await _prepare(services, conversations, request, request_id, principal.tenant)
+        except GatewayError as error:
+            raise with_response_fields(error) from error
+        ready.append(made)
+        return made.prepared
+
+    services, prepared, generation = await start_generation(
+        services,
+        GenerationCall(
+            model=request.model,
+            request_id=request_id,
+            endpoint=LABEL,
+            arrival=arrival,
+            principal=principal,
+            prepare=prepare,
+            outline=lambda: outline_of_response(request, request_id, principal),
+            queue_timeout=request.queue_timeout,
+        ),
     )
-    generation = await services.pipeline.start(work)
     tokenizer, fleet = services.tokenizer, services.fleet
     answer = ProtocolAnswer(generation, prepared.identity, tokenizer, lambda: fleet.room)
-    return StartedResponse(answer, ready.given, ready.chain_cut)
+    # A route may have prepared it for several models, with different parts of the conversation.
+    used = next(one for one in ready if one.prepared is prepared)
+    return StartedResponse(answer, used.given, used.chain_cut)
 
 
 class _Ready(NamedTuple):

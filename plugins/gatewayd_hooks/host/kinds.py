@@ -18,11 +18,12 @@ from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.quantization import QuantizerStrategy
-from gatewayd_hooks.residency import ResidencyStrategy
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.targets.model_routing import ModelRouterStrategy
+from gatewayd_hooks.targets.residency import ResidencyStrategy
 from gatewayd_hooks.upstreams import UpstreamStrategy
 
 
@@ -68,6 +69,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),
     Kind.ADMISSION: KindSpec("gatewayd_admissions", AdmissionStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
+    Kind.MODEL_ROUTER: KindSpec("gatewayd_model_routers", ModelRouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
     Kind.RESIDENCY: KindSpec("gatewayd_residencies", ResidencyStrategy),
     Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),

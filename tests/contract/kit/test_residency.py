@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.residency import ResidentModel
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.residency import ResidencyConformance
+from gatewayd_hooks.targets.residency import ResidentModel
+from gatewayd_hooks.testing.targets.residency import ResidencyConformance
 
 Verdict = Callable[..., list[str]]
 Catches = Callable[..., bool]

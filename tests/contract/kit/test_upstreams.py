@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd_hooks.parsing import Text
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.upstreams import CHAT, KEY, RecordedAnswer, UpstreamConformance
+from gatewayd_hooks.testing.targets.upstreams import CHAT, KEY, RecordedAnswer, UpstreamConformance
 from gatewayd_hooks.upstreams import (
     Delta,
     UpstreamCall,

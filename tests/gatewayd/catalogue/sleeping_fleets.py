@@ -14,7 +14,7 @@ from gatewayd.errors import GatewayError
 from gatewayd.plugins.residency import FencedResidency
 from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
-from gatewayd_hooks.residency import ResidencyStrategy
+from gatewayd_hooks.targets.residency import ResidencyStrategy
 from gatewayd_residency_lru.config import LruResidencyConfig
 from gatewayd_residency_lru.strategy import LeastRecentlyUsed
 

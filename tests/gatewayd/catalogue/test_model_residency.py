@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gatewayd.catalogue.memory_budget import BudgetExceeded
 from gatewayd.errors import QueueFull
-from gatewayd_hooks.residency import ResidentModel
 from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.targets.residency import ResidentModel
 from gatewayd_residency_cost.config import CostResidencyConfig
 from gatewayd_residency_cost.strategy import CheapestToMiss
 from gatewayd_residency_lru.config import LruResidencyConfig

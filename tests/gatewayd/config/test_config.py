@@ -14,6 +14,7 @@ from pydantic import Field
 from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError, load
 from gatewayd.config.models import MODEL_KEYS, MODEL_TABLES, ModelEntry
+from gatewayd.config.routes import CandidateEntry, RouteEntry, problem_of
 from gatewayd.config.tables import Config
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.engines.replicas.launch import engine_config
@@ -85,6 +86,64 @@ def test_the_example_of_a_catalogue_is_valid_and_has_each_key_of_its_own(tmp_pat
     (cluster,) = config.upstreams.values()
     assert set(UpstreamEntry.model_fields) - {"url"} == cluster.model_fields_set
     assert not check_strategies(config)
+
+
+def test_the_example_of_a_route_is_valid_and_has_each_key_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "routes.toml"
+    file.write_text("\n".join(re.findall(r"^#:  (.+)$", MANUAL.read_text(), flags=re.MULTILINE)))
+    (route,) = load(file, environ={}).config.routes.values()
+    assert route.settings(route.strategy) == {"on": ["overloaded", "unavailable", "lost"]}
+    given = tomllib.loads(file.read_text())["routes"]["chat"]
+    assert set(RouteEntry.model_fields) <= set(given)
+    assert set(CandidateEntry.model_fields) == set(given["candidates"]["large"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('targets = ["a", "a"]', ": a is listed twice"),
+        ("targets = []", "routes.r.targets = []: list should have at least 1 item"),
+        ('target = ["a"]', "unknown key 'target'; there is strategy, targets, candidates"),
+        (
+            'targets = ["a"]\n[routes.r.candidates.a]\nquality = 2',
+            "routes.r.candidates.a.quality = 2: input should be less than or equal to 1",
+        ),
+        (
+            'targets = ["a"]\n[routes.r.candidates.a]\nqualty = 1',
+            "unknown key routes.r.candidates.a.qualty",
+        ),
+    ],
+)
+def test_an_error_in_a_route_names_its_table(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(f"[routes.r]\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert any(said in problem for problem in caught.value.problems), caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("route", "said"),
+    [
+        (
+            {"targets": ["smal"]},
+            "routes.r.targets: no model is named 'smal'; did you mean 'small'?",
+        ),
+        ({"targets": ["x"]}, "routes.r.targets: no model is named 'x'; there is small, r2"),
+        (
+            {"targets": ["small"], "candidates": {"r2": {}}},
+            "routes.r.candidates: 'r2' is none of its targets; there is small",
+        ),
+        ({"targets": ["small", "r2"]}, ""),
+    ],
+)
+def test_targets_must_be_served(route: dict[str, Any], said: str) -> None:
+    assert problem_of("r", RouteEntry(**route), ["small", "r2"]) == said
+
+
+def test_a_route_must_not_be_named_as_a_model() -> None:
+    problem = problem_of("small", RouteEntry(targets=["small"]), ["small"])
+    assert problem == "routes.small: a model has the same name; rename one of them"
 
 
 def small_keys(file: Path) -> set[str]:

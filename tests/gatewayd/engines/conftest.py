@@ -161,13 +161,22 @@ class Sink:
 
 
 def request(
-    prompt: Sequence[int], max_tokens: int = 5, *, retry_started: bool = False, logprobs: int = -1
+    prompt: Sequence[int],
+    max_tokens: int = 5,
+    *,
+    retry_started: bool = False,
+    logprobs: int = -1,
+    has_other_target: bool = False,
 ) -> EngineRequest:
     """A request for ``max_tokens`` tokens."""
     params = SamplingParams(
         max_tokens=max_tokens, temperature=0.0, logprobs=None if logprobs < 0 else logprobs
     )
-    return EngineRequest("r", list(prompt), params, retry_started=retry_started)
+    return EngineRequest(
+        *("r", list(prompt), params),
+        retry_started=retry_started,
+        has_other_target=has_other_target,
+    )
 
 
 @dataclass

@@ -52,6 +52,18 @@ async def test_started_streams_fail_and_queued_requests_are_served_again(
     assert setup.fleet.backlog.num_requests == 0
 
 
+async def test_a_request_with_another_target_waits_for_no_other_engine(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5, FAKE_MAX_RUNNING=1)
+    sinks = [setup.generate([k], 60, has_other_target=k != 3) for k in (1, 2, 3)]
+    await setup.until(lambda: bool(sinks[0].ids))
+    _kill(setup)
+    for sink in sinks[:2]:
+        assert isinstance((await sink.end()).error, EngineLost)
+    assert not setup.fleet.is_ready  # they failed before there is another engine
+    assert len((await sinks[2].end()).ids) == 60
+    assert setup.fleet.backlog.num_requests == 0
+
+
 async def test_queued_requests_keep_their_order(make_fleet: Make) -> None:
     setup = await make_fleet(FAKE_STEP_MS=5, FAKE_MAX_RUNNING=1)
     order: list[int] = []

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_hooks.residency import ResidencyStrategy, ResidentModel
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.targets.residency import ResidencyStrategy, ResidentModel
+from gatewayd_hooks.testing.samples.campaign import campaign
 
 _MODELS = st.lists(
     st.builds(

@@ -1,0 +1,70 @@
+"""Routes: names that stand for several targets, of which a model router chooses one per request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gatewayd.catalogue.target import Target
+from gatewayd.metrics.routes import RouteCollector
+from gatewayd.plugins.model_router import FencedModelRouter
+from gatewayd_hooks.targets.model_routing import CandidateView
+
+
+class CandidateFacts(NamedTuple):
+    """Facts about a target that the configuration states.
+
+    Attributes:
+        input_price: of a million prompt tokens.
+        output_price: of a million generated tokens.
+        quality: 0 to 1.
+    """
+
+    input_price: float | None = None
+    output_price: float | None = None
+    quality: float | None = None
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class ModelRoute:
+    """A name with its targets and the router between them.
+
+    Attributes:
+        name: that requests use.
+        targets: names of targets, in the configured order.
+        router: chooses among them.
+        facts: of targets that have any, by name.
+        metrics: counts the attempts.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    router: FencedModelRouter
+    facts: Mapping[str, CandidateFacts] = field(default_factory=dict)
+    metrics: RouteCollector = field(default_factory=RouteCollector)
+
+    def candidates(self, served: Sequence[tuple[str, Target]]) -> list[CandidateView]:
+        """Describe targets as they are now.
+
+        Args:
+            served: the route's targets that are served, with the names that it has for them.
+        """
+        return [_view(name, target, self.facts.get(name, _NONE)) for name, target in served]
+
+
+_NONE = CandidateFacts()
+
+
+def _view(name: str, target: Target, facts: CandidateFacts) -> CandidateView:
+    room = target.fleet.room
+    return CandidateView(
+        name=name,
+        is_ready=target.fleet.is_ready,
+        queue_seconds=room.reset_seconds,
+        has_room=room.remaining_requests > 0 and room.remaining_tokens > 0,
+        input_price=facts.input_price,
+        output_price=facts.output_price,
+        quality=facts.quality,
+        context_length=target.max_model_len,
+    )

@@ -1,0 +1,73 @@
+"""Routes of a daemon: their model routers, loaded and opened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gatewayd.catalogue.route import CandidateFacts, ModelRoute
+from gatewayd.catalogue.target import Target
+from gatewayd.config.routes import RouteEntry, problem_of
+from gatewayd.config.tables import Config
+from gatewayd.daemon.options import StartError
+from gatewayd.metrics.routes import RouteCollector
+from gatewayd.plugins.loaded import LoadedPlugins
+from gatewayd.plugins.model_router import FencedModelRouter
+from gatewayd_hooks.host.errors import PluginError, describe_error
+from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.strategy import Kind
+
+
+def compose_routes(
+    config: Config, served: Sequence[Target], plugged: LoadedPlugins, metrics: RouteCollector
+) -> list[ModelRoute]:
+    """Build the routes of a configuration, with open model routers.
+
+    Args:
+        config: the whole configuration.
+        served: all targets.
+        plugged: loads the model routers.
+        metrics: counts the attempts of all routes.
+
+    Raises:
+        StartError: a target of a route is not served.
+        PluginError: a model router cannot be loaded or opened, or refuses its settings.
+    """
+    names = [name for target in served for name in target.names]
+    for name, entry in config.routes.items():
+        if problem := problem_of(name, entry, names):
+            raise StartError(problem)
+    routes: list[ModelRoute] = []
+    try:
+        for name, entry in config.routes.items():
+            router = _open_router(name, entry, plugged)
+            facts = {
+                target: CandidateFacts(about.input_price, about.output_price, about.quality)
+                for target, about in entry.candidates.items()
+            }
+            targets = tuple(entry.targets)
+            routes.append(
+                ModelRoute(name=name, targets=targets, router=router, facts=facts, metrics=metrics)
+            )
+    except BaseException:
+        close_routes(routes)
+        raise
+    return routes
+
+
+def close_routes(routes: list[ModelRoute]) -> None:
+    """Close the model routers."""
+    for route in routes:
+        route.router.close()
+
+
+def _open_router(name: str, entry: RouteEntry, plugged: LoadedPlugins) -> FencedModelRouter:
+    plugin = f"{Kind.MODEL_ROUTER}.{entry.strategy}"
+    settings = entry.settings(entry.strategy)
+    strategy = plugged.host.strategy(Kind.MODEL_ROUTER, entry.strategy, settings)
+    router = FencedModelRouter(strategy, entry.strategy, plugged.plugin_times, plugged.watchdog)
+    try:
+        strategy.open(GatewayResources(model=name, num_replicas=len(entry.targets)))
+    except Exception as error:
+        router.close()
+        raise PluginError(plugin, f"cannot be opened: {describe_error(error)}") from error
+    return router

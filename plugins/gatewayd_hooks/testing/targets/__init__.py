@@ -1,0 +1,1 @@
+"""Conformance tests of the kinds about targets of requests: residency, routes, upstreams."""

@@ -39,7 +39,7 @@ NOTHING = Footprint(0)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryBudget:
+class CatalogueBudget:
     """Limits on the footprints of all loaded models together.
 
     Attributes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gatewayd.catalogue.managed_model import ManagedModel
-from gatewayd.catalogue.memory_budget import NOTHING, BudgetExceeded, Footprint, MemoryBudget
+from gatewayd.catalogue.memory_budget import NOTHING, BudgetExceeded, CatalogueBudget, Footprint
 from gatewayd.errors import EngineUnavailable
 from gatewayd.plugins.residency import FencedResidency
 
@@ -38,7 +38,7 @@ class ResidencyLimits:
         patience: seconds that a model waits for another to be idle.
     """
 
-    budget: MemoryBudget
+    budget: CatalogueBudget
     minimum: float
     patience: float
 

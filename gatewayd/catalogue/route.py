@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gatewayd.catalogue.target import Target
+from gatewayd.catalogue.target import ModelTarget, Target
 from gatewayd.metrics.routes import RouteCollector
 from gatewayd.plugins.model_router import FencedModelRouter
 from gatewayd_hooks.targets.model_routing import CandidateView
@@ -60,6 +60,7 @@ def _view(name: str, target: Target, facts: CandidateFacts) -> CandidateView:
     room = target.fleet.room
     return CandidateView(
         name=name,
+        is_local=isinstance(target, ModelTarget),
         is_ready=target.fleet.is_ready,
         queue_seconds=room.reset_seconds,
         has_room=room.remaining_requests > 0 and room.remaining_tokens > 0,

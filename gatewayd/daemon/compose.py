@@ -26,7 +26,7 @@ from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
-from gatewayd.catalogue.memory_budget import BudgetExceeded, MemoryBudget
+from gatewayd.catalogue.memory_budget import BudgetExceeded, CatalogueBudget
 from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits, demand_of
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
 from gatewayd.config.catalogue import ModelConfig, model_configs
@@ -34,7 +34,7 @@ from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
 from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.model_change_routes import ModelChangeRoutes
-from gatewayd.daemon.models import ModelFiles, ModelParts, compose_model
+from gatewayd.daemon.models import ModelParts, ServedFiles, compose_model
 from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.parts import AdminParts, DaemonParts, HttpListeners
 from gatewayd.daemon.reload import Reloading
@@ -79,7 +79,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     try:
         # What can fail without cleanup comes first: nothing else is open yet.
         # Once: a pull may change what a name means while the daemon starts.
-        files = {model.name: ModelFiles.find(model.config) for model in model_configs(config)}
+        files = {model.name: ServedFiles.find(model.config) for model in model_configs(config)}
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
@@ -102,7 +102,7 @@ def _compose_with_store(
     options: DaemonOptions,
     drain: Callable[[str], None],
     listening: HttpListeners,
-    files: Mapping[str | None, ModelFiles],
+    files: Mapping[str | None, ServedFiles],
     durable: PersistentResources,
 ) -> DaemonParts:
     config = durable.added_models.apply(file)
@@ -220,7 +220,7 @@ def _build_model(
     durable: PersistentResources,
     metrics: GatewayMetrics,
     model: ModelConfig,
-    files: ModelFiles,
+    files: ServedFiles,
     *,
     is_first: bool = False,
     is_alone: bool = False,
@@ -232,7 +232,7 @@ def _build_model(
 
 
 def _compose_models(
-    config: Config, known: Mapping[str | None, ModelFiles], build: Callable[..., ModelParts]
+    config: Config, known: Mapping[str | None, ServedFiles], build: Callable[..., ModelParts]
 ) -> tuple[list[ModelParts], list[Path]]:
     """Build all models; one that an operator has added may be served no more, and is left out."""
     models: list[ModelParts] = []
@@ -243,7 +243,7 @@ def _compose_models(
             files = known.get(model.name)
             if files is None:
                 try:
-                    files = ModelFiles.find(model.config)
+                    files = ServedFiles.find(model.config)
                 except (OSError, ValueError) as error:
                     _log.error("the added model %s is not served: %s", model.name, error)
                     continue
@@ -267,7 +267,7 @@ def _residency(config: Config, models: Sequence[ModelParts]) -> ModelResidency:
     name = config.residency.strategy
     strategy = plugged.host.strategy(Kind.RESIDENCY, name, config.residency.settings(name))
     strategy.open(plugged.resources)
-    budget = MemoryBudget(
+    budget = CatalogueBudget(
         None if catalogue.memory is None else int(catalogue.memory),
         None if catalogue.device_memory is None else int(catalogue.device_memory),
     )

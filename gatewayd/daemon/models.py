@@ -33,7 +33,7 @@ _log = logging.getLogger("gatewayd.daemon")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelFiles:
+class ServedFiles:
     """Files and tokenizer of a model.
 
     Attributes:
@@ -49,7 +49,7 @@ class ModelFiles:
     text: TextModel
 
     @classmethod
-    def find(cls, config: Config) -> ModelFiles:
+    def find(cls, config: Config) -> ServedFiles:
         """Find the configured model.
 
         Raises:
@@ -93,7 +93,7 @@ class ModelParts:
 
 def compose_model(
     model: ModelConfig,
-    files: ModelFiles,
+    files: ServedFiles,
     options: DaemonOptions,
     overrides: Overrides,
     metrics: GatewayMetrics,

@@ -20,7 +20,7 @@ from gatewayd.catalogue.model_residency import ModelResidency, demand_of
 from gatewayd.config.catalogue import ModelConfig, ModelConfigError, model_configs
 from gatewayd.config.models import ModelEntry
 from gatewayd.config.tables import Config
-from gatewayd.daemon.models import ModelFiles, ModelParts
+from gatewayd.daemon.models import ModelParts, ServedFiles
 from gatewayd.http.asgi import App
 from gatewayd.hub.local_models import LocalModels
 from gatewayd_hooks.host.loading import PluginError
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.05
 _AT_START = ("served_names", "memory", "pinned", "preload")
 """Keys of a model's table that have no table of the configuration."""
 
-Build = Callable[[ModelConfig, ModelFiles], ModelParts]
+Build = Callable[[ModelConfig, ServedFiles], ModelParts]
 AdminOf = Callable[[ModelParts], tuple[App, SnapshotBroadcast]]
 
 
@@ -167,7 +167,7 @@ class ServedModels:
     async def _add(self, config: ModelConfig) -> None:
         try:
             # In a thread: it reads a tokenizer, and opens plugins.
-            files = await asyncio.to_thread(ModelFiles.find, config.config)
+            files = await asyncio.to_thread(ServedFiles.find, config.config)
             model = await asyncio.to_thread(self._build, config, files)
         except (OSError, ValueError, PluginError) as error:
             raise ChangeRefused(str(error)) from error

@@ -11,7 +11,7 @@ from gatewayd.http.bodies import BodyBudget
 from gatewayd.http.decisions.route import Decisions
 from gatewayd.http.openai.chat import ChatRoute
 from gatewayd.http.openai.completions import CompletionRoute
-from gatewayd.http.openai.models import ModelRoute, ModelsRoute
+from gatewayd.http.openai.models import ModelsRoute, OneModelRoute
 from gatewayd.http.openai.render import Render
 from gatewayd.http.openai.tokenize import Detokenize, Tokenize
 from gatewayd.http.openai.watermark import Detect
@@ -110,7 +110,7 @@ def build_router(services: Services, protocols: Protocols) -> Router:
         Route("/v1/score", score, methods=["POST"]),
         Route("/score", score, methods=["POST"]),
         Route("/v1/models", ModelsRoute(services), methods=["GET"]),
-        Route("/v1/models/{model:path}", ModelRoute(services), methods=["GET"]),
+        Route("/v1/models/{model:path}", OneModelRoute(services), methods=["GET"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/v1/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),

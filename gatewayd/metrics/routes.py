@@ -26,7 +26,7 @@ class RouteCollector(Collector):
         self._attempts[route, target, outcome] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counter."""
+        """Yield the counter, if there was any attempt."""
         attempts = CounterMetricFamily(
             "gatewayd_route_attempts",
             "Attempts of requests to routes, by target and outcome.",
@@ -34,4 +34,5 @@ class RouteCollector(Collector):
         )
         for labels, count in self._attempts.items():
             attempts.add_metric(labels, count)
-        yield attempts
+        if self._attempts:
+            yield attempts

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from gatewayd.plugins.fenced import Fenced, InvalidStrategyAnswer
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.targets.model_routing import (
+    AttemptVerdict,
     AttemptView,
     CandidateView,
     Decision,
     ModelRouterStrategy,
     RoutedRequest,
-    Verdict,
 )
 
 
@@ -32,10 +32,12 @@ class FencedModelRouter(Fenced[ModelRouterStrategy]):
             [one.name for one in candidates], f"{self._label} {why}: the configured order applies"
         )
 
-    def judge(self, attempt: AttemptView) -> Verdict:
+    def judge(self, attempt: AttemptView) -> AttemptVerdict:
         """Judge an answer; it is accepted if that fails."""
         verdict = self._call(lambda: self._ask_verdict(attempt))
-        return verdict or Verdict(is_accepted=True, reason=f"{self._label} could not judge it")
+        return verdict or AttemptVerdict(
+            is_accepted=True, reason=f"{self._label} could not judge it"
+        )
 
     def _ask_strategy(
         self, request: RoutedRequest, candidates: Sequence[CandidateView]
@@ -50,8 +52,10 @@ class FencedModelRouter(Fenced[ModelRouterStrategy]):
             raise InvalidStrategyAnswer("scored a target with a number that is not finite")
         return decision
 
-    def _ask_verdict(self, attempt: AttemptView) -> Verdict:
+    def _ask_verdict(self, attempt: AttemptView) -> AttemptVerdict:
         verdict = self._watched.judge(attempt)
-        if isinstance(verdict, Verdict) and math.isfinite(verdict.score):
+        if isinstance(verdict, AttemptVerdict) and math.isfinite(verdict.score):
             return verdict
-        raise InvalidStrategyAnswer(f"answered {verdict!r:.80}, which is not a valid Verdict")
+        raise InvalidStrategyAnswer(
+            f"answered {verdict!r:.80}, which is not a valid AttemptVerdict"
+        )

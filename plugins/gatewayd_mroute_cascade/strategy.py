@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.targets.model_routing import (
+    AttemptVerdict,
     AttemptView,
     CandidateView,
     Decision,
     RoutedRequest,
-    Verdict,
 )
 from gatewayd_mroute_cascade.config import CascadeConfig
 
@@ -45,22 +45,24 @@ class Cascade:
             samples=self._config.samples,
         )
 
-    def judge(self, attempt: AttemptView) -> Verdict:
+    def judge(self, attempt: AttemptView) -> AttemptVerdict:
         """Accept an answer that is certain enough and passes all checks."""
         config, mean = self._config, attempt.mean_logprob
         score = 0.0 if mean is None else mean
         if problem := self._problem(attempt):
-            return Verdict(is_accepted=False, reason=problem, score=score)
+            return AttemptVerdict(is_accepted=False, reason=problem, score=score)
         if mean is not None and mean < config.min_logprob:
             said = f"mean log-probability {mean:.3f} below {config.min_logprob:g}"
-            return Verdict(is_accepted=False, reason=said, score=score)
+            return AttemptVerdict(is_accepted=False, reason=said, score=score)
         if attempt.others:
             own = _normal(attempt.text)
             share = sum([_normal(other) == own for other in attempt.others]) / len(attempt.others)
             if share < config.min_agreement:
                 said = f"agreement {share:.2f} below {config.min_agreement:g}"
-                return Verdict(is_accepted=False, reason=said, score=score)
-        return Verdict(is_accepted=True, reason=f"mean log-probability {score:.3f}", score=score)
+                return AttemptVerdict(is_accepted=False, reason=said, score=score)
+        return AttemptVerdict(
+            is_accepted=True, reason=f"mean log-probability {score:.3f}", score=score
+        )
 
     def _problem(self, attempt: AttemptView) -> str:
         """Return why a check fails; empty if none does."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-from gatewayd_mroute_cost.config import CostConfig
+from gatewayd_mroute_cost.config import CostRouteConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.targets.model_routing import ModelRouterStrategy
 
 
-def _build(config: CostConfig) -> ModelRouterStrategy:
-    from gatewayd_mroute_cost.strategy import Cost
+def _build(config: CostRouteConfig) -> ModelRouterStrategy:
+    from gatewayd_mroute_cost.strategy import CheapestTarget
 
-    return Cost(config)
+    return CheapestTarget(config)
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def gatewayd_model_routers() -> Sequence[StrategyInfo[ModelRouterStrategy]]:
     return [
         StrategyInfo(
             name="cost",
-            config_type=CostConfig,
+            config_type=CostRouteConfig,
             build=_build,
             summary="Chooses the cheapest target that meets the quality and wait of the class.",
             requires_spec=">=1.29,<2",

@@ -21,7 +21,7 @@ def _seconds(name: str, default: float) -> float:
     return value
 
 
-class CostConfig(StrategyConfig):
+class CostRouteConfig(StrategyConfig):
     """What each priority class asks for, and how an answer's length is estimated."""
 
     realtime_quality: float = _quality("realtime")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_hooks.targets.model_routing import CandidateView, Decision, RoutedRequest
-from gatewayd_mroute_cost.config import CostConfig
+from gatewayd_mroute_cost.config import CostRouteConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
@@ -18,10 +18,10 @@ _CHARS = 4
 _MILLION = 1_000_000
 
 
-class Cost:
+class CheapestTarget:
     """Compares expected costs of targets that are good and quick enough."""
 
-    def __init__(self, config: CostConfig) -> None:
+    def __init__(self, config: CostRouteConfig) -> None:
         self._qualities = {
             Priority.REALTIME: config.realtime_quality,
             Priority.STANDARD: config.standard_quality,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -55,7 +56,9 @@ def one_model(
     ]
     return Services(
         target=target,
-        catalogue=Catalogue([target, *further], routes),
+        catalogue=Catalogue(
+            [target, *further], [replace(route, metrics=metrics.routes) for route in routes]
+        ),
         metrics=metrics,
         version=version,
         **more,

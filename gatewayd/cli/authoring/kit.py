@@ -59,14 +59,18 @@ def kit_classes() -> tuple[KitClass, ...]:
     spec = importlib.util.find_spec(KIT)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return tuple(
-        KitClass(f"{KIT}.{file.stem}", node.name, builds, _tests(node))
+        KitClass(_module(Path(folder), file), node.name, builds, _tests(node))
         for folder in folders
-        for file in sorted(Path(folder).glob("*.py"))
+        for file in sorted([*Path(folder).glob("*.py"), *Path(folder).glob("targets/*.py")])
         for node in ast.parse(file.read_text("utf-8")).body
         if isinstance(node, ast.ClassDef)
         and node.name.endswith("Conformance")
         and (builds := _built_by(node))
     )
+
+
+def _module(folder: Path, file: Path) -> str:
+    return ".".join((KIT, *file.relative_to(folder).with_suffix("").parts))
 
 
 def _built_by(node: ast.ClassDef) -> str:

@@ -28,7 +28,7 @@ class ModelsRoute:
         await send_json(send, {"object": "list", "data": data, **pages})
 
 
-class ModelRoute:
+class OneModelRoute:
     """Route that describes one model."""
 
     label = "/v1/models/{id}"

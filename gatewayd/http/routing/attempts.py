@@ -30,7 +30,7 @@ from gatewayd.tracing.route_record import (
     RouteRecord,
     RouteTrace,
 )
-from gatewayd_hooks.targets.model_routing import AttemptView, Decision, Verdict
+from gatewayd_hooks.targets.model_routing import AttemptVerdict, AttemptView, Decision
 
 _TEMPERATURE = 0.7
 """Temperature of sampled answers to a request for the likeliest one."""
@@ -189,9 +189,9 @@ class _Attempts:
 
     def _verdict(
         self, generation: Generation, name: str, texts: Sequence[Sequence[str]]
-    ) -> Verdict:
+    ) -> AttemptVerdict:
         """Return the verdict about the first answer to each prompt; the first rejection counts."""
-        verdict = Verdict(is_accepted=True, reason="there is no answer")
+        verdict = AttemptVerdict(is_accepted=True, reason="there is no answer")
         for first, (text, *others) in zip(
             generation.choices[:: generation.work.num_choices], texts, strict=True
         ):
@@ -286,7 +286,7 @@ def _scored(request: EngineRequest) -> EngineRequest:
     return msgspec.structs.replace(request, params=params, relay=relay)
 
 
-def _changed(relay: Relay, **fields: Any) -> Relay:
+def _changed(relay: Relay, **fields: Any) -> Relay:  # noqa: ANN401 - JSON
     call = relay.call._replace(body={**relay.call.body, **fields})
     return msgspec.structs.replace(relay, call=call)
 

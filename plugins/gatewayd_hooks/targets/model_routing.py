@@ -141,7 +141,7 @@ class AttemptView:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AttemptVerdict:
     """Judgement of an answer.
 
     Attributes:
@@ -173,5 +173,5 @@ class ModelRouterStrategy(Strategy, Protocol):
 class JudgingModelRouter(ModelRouterStrategy, Protocol):
     """Optional part: judges answers before they are sent."""
 
-    def judge(self, attempt: AttemptView) -> Verdict:
+    def judge(self, attempt: AttemptView) -> AttemptVerdict:
         """Accept an answer, or have the next target answer."""

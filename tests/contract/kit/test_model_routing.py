@@ -13,14 +13,14 @@ from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.targets.model_routing import AttemptView, CandidateView, RoutedRequest
 from gatewayd_hooks.testing.targets.model_routing import ModelRouterConformance
 
-Verdict = Callable[..., list[str]]
+AttemptVerdict = Callable[..., list[str]]
 Catches = Callable[..., bool]
 
 
 @pytest.mark.parametrize(
     "name", ["fallback", "split", "cost", "complexity", "cascade", "edge_cloud"]
 )
-def test_the_built_in_ones_pass(verdict: Verdict, name: str) -> None:
+def test_the_built_in_ones_pass(verdict: AttemptVerdict, name: str) -> None:
     assert verdict(ModelRouterConformance, Kind.MODEL_ROUTER, name) == []
 
 

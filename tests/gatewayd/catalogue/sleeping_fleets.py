@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gatewayd.catalogue.managed_model import ManagedModel
-from gatewayd.catalogue.memory_budget import Footprint, MemoryBudget
+from gatewayd.catalogue.memory_budget import CatalogueBudget, Footprint
 from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits
 from gatewayd.engines.api import ReplicaStatus
 from gatewayd.engines.backlog import Backlog, QueueLimits
@@ -110,7 +110,7 @@ def residency_of(
     times = PluginTimes(1.0)
     chosen = strategy or LeastRecentlyUsed(LruResidencyConfig())
     residency = ModelResidency(
-        ResidencyLimits(MemoryBudget(memory), minimum, patience),
+        ResidencyLimits(CatalogueBudget(memory), minimum, patience),
         FencedResidency(chosen, "lru", times, Watchdog(times, 5.0)),
         clock,
     )

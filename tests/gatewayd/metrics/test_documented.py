@@ -12,6 +12,7 @@ from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.http.routes.routed import fallback
 from tests.gatewayd.store_fixtures import opened
 
 UPSTREAMS = {"one": UpstreamEntry(url="http://127.0.0.1:9/v1", models={"far": "m"})}
@@ -56,10 +57,11 @@ async def test_every_name_is_documented_and_every_documented_name_is_there(
     text: TextModel, tmp_path: Path
 ) -> None:
     with opened(tmp_path) as durable:
+        fleet, routes = FakeFleet(says([100, 101])), [fallback("nano")]
         async with running(
-            text, FakeFleet(says([100, 101])), durable=durable, upstreams=UPSTREAMS
+            text, fleet, durable=durable, routes=routes, upstreams=UPSTREAMS
         ) as gateway:
-            await gateway.http.post("/v1/chat/completions", json=CHAT)
+            await gateway.http.post("/v1/chat/completions", json={**CHAT, "model": "smart"})
             await gateway.until_finished()
             answer = await gateway.http.get("/metrics")
     assert answer.headers["content-type"] == CONTENT_TYPE_LATEST

@@ -68,7 +68,9 @@ class Contexts:
         layers = sizes.layers if fits else min(_FEW_LAYERS, sizes.layers)
         value_dim = sizes.latents.value_dim if latents else 0
         self.shape = AttentionShape(
-            *(layers, *own, dim**-0.5, None, (0,) * layers), latents, value_dim
+            *(layers, *own, dim**-0.5, None, (0,) * layers),
+            values_are_keys=latents,
+            value_dim=value_dim,
         )
         self.pool = _filled(self.shape, lines * self.each, sizes.page, bench, element)
         qkv = bench.randn(lines * width, heads + parts * kv_heads, dim)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.targets.model_routing import (
     FAILURES,
+    AttemptVerdict,
     AttemptView,
     CandidateView,
     Decision,
     ModelRouterStrategy,
     RoutedRequest,
-    Verdict,
 )
 from gatewayd_hooks.testing.samples.campaign import campaign
 
@@ -137,7 +137,7 @@ class ModelRouterConformance:
                 return
             for attempt in attempts:
                 verdict = judge(attempt)
-                assert isinstance(verdict, Verdict)
+                assert isinstance(verdict, AttemptVerdict)
                 assert math.isfinite(verdict.score)
                 _check_reason(verdict.reason, attempt.text)
 

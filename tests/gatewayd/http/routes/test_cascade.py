@@ -13,7 +13,7 @@ from gatewayd.errors import EngineUnavailable, QueueFull
 from gatewayd.store.tables import usage
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.recent import RecentLatencyRecords
-from gatewayd_hooks.targets.model_routing import AttemptView, Decision, Verdict
+from gatewayd_hooks.targets.model_routing import AttemptVerdict, AttemptView, Decision
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
 from tests.gatewayd.gateway import CHAT, running, until
 from tests.gatewayd.http.routes.routed import route_over, strategy_of
@@ -192,16 +192,17 @@ class Broken:
     def route(self, request: object, candidates: Sequence[Any]) -> Decision:
         return Decision([one.name for one in candidates], "as configured", is_judged=True)
 
-    def judge(self, attempt: AttemptView) -> Verdict:
+    def judge(self, attempt: AttemptView) -> AttemptVerdict:
         self.calls += 1
         if isinstance(self.answer, Exception):
             raise self.answer
-        verdict: Verdict = self.answer  # type: ignore[assignment]
+        verdict: AttemptVerdict = self.answer  # type: ignore[assignment]
         return verdict
 
 
 @pytest.mark.parametrize(
-    "answer", [RuntimeError("no"), "yes", Verdict(is_accepted=False, reason="", score=float("nan"))]
+    "answer",
+    [RuntimeError("no"), "yes", AttemptVerdict(is_accepted=False, reason="", score=float("nan"))],
 )
 async def test_a_broken_judge_accepts_and_is_called_three_times(
     text: TextModel, answer: object

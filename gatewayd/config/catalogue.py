@@ -57,7 +57,9 @@ def model_configs(config: Config) -> list[ModelConfig]:
     found = []
     if not config.models or config.model.path is not None:
         alone = config if not config.models else config.model_copy(update={"models": {}})
-        found.append(ModelConfig(name=None, config=alone))
+        found.append(
+            ModelConfig(name=None, config=alone, served_names=tuple(config.model.served_names))
+        )
     if config.models:
         base = config.model_dump(exclude_unset=True)
         found += [_of_entry(config, name, base) for name in config.models]

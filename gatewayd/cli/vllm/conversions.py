@@ -207,6 +207,13 @@ def swap_space(given: Given) -> Settings:
     return {"preemption.strategy": "swap", "preemption.swap.memory": memory}
 
 
+def served_names(given: Given) -> Settings:
+    """Convert the names of the model; the first is the one in answers and metrics."""
+    first, *more = dict.fromkeys(given if isinstance(given, tuple) else (str(given),))
+    # All are set: the option replaces the names of a configuration file.
+    return {"model.served_name": first, "model.served_names": more}
+
+
 @dataclass(frozen=True, slots=True)
 class By:
     """Convert by a function, which may set several keys."""

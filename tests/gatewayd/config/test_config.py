@@ -129,6 +129,41 @@ def test_an_error_in_a_model_names_its_table(tmp_path: Path, text: str, said: st
     assert any(said in problem for problem in caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[models.x]\npath = "a"\nserved_names = ["x"]', "[models.x] has the name 'x' twice"),
+        (
+            '[models.x]\npath = "a"\n[models.y]\npath = "b"\nserved_names = ["z", "x"]',
+            "[models.x] and [models.y] both have the name 'x'",
+        ),
+        (
+            '[model]\npath = "a"\nserved_name = "m"\n[models.m]\npath = "b"',
+            "[model] and [models.m] both have the name 'm'",
+        ),
+        (
+            '[model]\nserved_names = ["n", "n"]',
+            "[model] has the name 'n' twice",
+        ),
+        (
+            '[model]\npath = "a"\nserved_names = ["n"]\n'
+            '[models.m]\npath = "b"\nserved_names = ["n"]',
+            "[model] and [models.m] both have the name 'n'",
+        ),
+    ],
+)
+def test_a_name_stands_for_one_model(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"file {file}: {said}: a name stands for one model")
+    # Names of a model that is not served, since only tables of models have paths, are free.
+    file.write_text('[model]\nserved_name = "x"\n[models.x]\npath = "a"')
+    assert load(file, environ={}).config.models
+
+
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text('[server]\nhost = "10.0.0.1"\nport = 1\ndrain_seconds = 1.5\n')

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.strategies import AUTO, NATIVE, NONE, KindTable, QuantizerTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd_hooks.host.catalog import Catalog
@@ -75,11 +76,22 @@ def settings_of(config: Config, plugin: str) -> dict[str, Any]:
 
 
 def hidden_settings(config: Config) -> set[str]:
-    """Dotted keys of strategies' settings that must not be shown.
+    """Dotted keys of strategies' settings that must not be shown, those of models' tables included.
 
     A table whose plugin cannot be loaded is hidden as a whole: its secrets are unknown.
     """
     host = PluginHost(Catalog.installed())
+    hidden = _hidden_in(config, host)
+    if config.models:
+        for model in model_configs(config):
+            if model.name is not None:
+                below = _hidden_in(model.config, host)
+                hidden |= {f"models.{model.name}.{key}" for key in below}
+    return hidden
+
+
+def _hidden_in(config: Config, host: PluginHost) -> set[str]:
+    """Those of the tables of one configuration."""
     hidden = set()
     for kind in Kind:
         table: Any = getattr(config, kind.value, None)

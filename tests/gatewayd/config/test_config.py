@@ -206,6 +206,33 @@ def test_settings_of_a_plugin_that_cannot_be_loaded_are_hidden() -> None:
     assert shown["router.missing.token"] == "***"
 
 
+def test_secrets_of_models_are_hidden_and_named_as_others_are(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(
+        "[models.a]\n"
+        'path = "a"\n'
+        "[models.a.logits_processor.watermark]\n"
+        'secret = "in-the-file"\n'
+        "gamma = 0.25\n"
+        "[models.a.router.missing]\n"
+        'token = "unknown"\n'
+        '[models."b.1"]\n'
+        'path = "b"\n'
+        "[models.'b.1'.logits_processor.watermark]\n"
+        'secret = "credential:mark"\n'
+    )
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "mark").write_text("in-a-credential\n")
+    loaded = load(file, environ={})
+    shown = {setting.key: setting.value for setting in loaded.settings()}
+    assert shown["models.a.logits_processor.watermark.secret"] == "***"
+    assert shown["models.a.logits_processor.watermark.gamma"] == 0.25
+    assert shown["models.a.router.missing.token"] == "***"
+    assert shown["models.b.1.logits_processor.watermark.secret"] == "***"
+    _, b = model_configs(loaded.config)
+    assert b.config.logits_processor.settings("watermark") == {"secret": "in-a-credential"}
+
+
 def test_a_secret_setting_of_a_plugin_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     class Settings(StrategyConfig):
         token: str = Field(default="", json_schema_extra={"reload": "secret"})

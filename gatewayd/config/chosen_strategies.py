@@ -61,7 +61,12 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
 
 
 def enabled(config: Config) -> set[str]:
-    """All plugins that the configuration enables, as ``<kind>.<name>``."""
+    """All plugins that the configuration enables for any model, as ``<kind>.<name>``."""
+    return set().union(*(_enabled_for(model.config) for model in model_configs(config)))
+
+
+def _enabled_for(config: Config) -> set[str]:
+    """Those that it enables for one model."""
     plugins = config.plugins
     hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
     hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
@@ -69,9 +74,10 @@ def enabled(config: Config) -> set[str]:
 
 
 def settings_of(config: Config, plugin: str) -> dict[str, Any]:
-    """The settings of a strategy, chosen or not."""
+    """The settings of a strategy, chosen or not; of several models those of the first with it."""
     kind, _, name = plugin.partition(".")
-    table = getattr(config, kind, None)
+    own = (model.config for model in model_configs(config) if plugin in _enabled_for(model.config))
+    table = getattr(next(own, config), kind, None)
     return table.settings(name) if isinstance(table, KindTable) else {}
 
 

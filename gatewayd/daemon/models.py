@@ -25,6 +25,7 @@ from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.text.text_model import TextModel
+from gatewayd_engine.process.config import EngineConfig
 
 _log = logging.getLogger("gatewayd.daemon")
 
@@ -120,7 +121,9 @@ def compose_model(
         chat_template=text.template.source if text.template else "",
         is_first=is_first,
     )
-    fleet = _engines(config, options, plugged, files.folder)
+    # Without a name for the first, what its engines keep on disk is found when others are added.
+    engines = launch.engine_config(config, files.folder, "" if is_first else name)
+    fleet = _engines(config, options, plugged, engines)
     control = Control(config, fleet, plugged, overrides)
     live = LiveRequests[Generation]()
     own = Metrics(
@@ -184,14 +187,14 @@ def _in_effect(file: Config, overrides: Overrides) -> Config:
 
 
 def _engines(
-    config: Config, options: DaemonOptions, plugged: LoadedPlugins, folder: Path
+    config: Config, options: DaemonOptions, plugged: LoadedPlugins, engines: EngineConfig
 ) -> EngineFleet:
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,
             command=tuple(options.command),
             env=launch.environment(config, options.env),
-            config=launch.engine_config(config, folder),
+            config=engines,
             patience=launch.silence_limits(config),
         ),
         plugged.router,

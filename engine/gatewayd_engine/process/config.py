@@ -135,7 +135,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     log_json: bool = False
     """Whether log lines are JSON objects, as the daemon's are."""
     replica: int = 0
-    """Index of this engine in the daemon."""
+    """Index of this engine among those of its model."""
+    name: str = ""
+    """Name of the model where the daemon has several; empty for the first."""
     marker: str = ""
     """Name of the shared memory that shows which strategy is running; see ``Marker``."""
 

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column
 
+from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.load import ConfigError, LoadedConfig, load
 from gatewayd.config.tables import Config
 from gatewayd.daemon.systemd.notify import notify
@@ -56,16 +57,34 @@ def load_config(
 
 
 def load_model_config(file: Path | None, flags: Mapping[str, Any] | None = None) -> Config:
-    """Load the configuration of a command that reads the model, or exit with what is wrong."""
+    """Load the configuration of a command about the first model, or exit with what is wrong."""
+    first, *_ = models_in(load_config(file, flags).config, flags or {})
+    _check_folder(first)
+    return first.config
+
+
+def load_model_configs(file: Path | None, flags: Mapping[str, Any]) -> list[ModelConfig]:
+    """Load the configurations of all models, or exit with what is wrong."""
+    models = models_in(load_config(file, flags).config, flags)
+    for model in models:
+        _check_folder(model)
+    return models
+
+
+def models_in(config: Config, flags: Mapping[str, Any]) -> list[ModelConfig]:
+    """The models that a command is about: that of the command line alone, else all."""
+    models = model_configs(config)
+    return models[:1] if "model.path" in flags else models
+
+
+def _check_folder(model: ModelConfig) -> None:
     # Late: other commands need nothing of engines.
     from gatewayd.engines.replicas.launch import model_folder
 
-    config = load_config(file, flags).config
     try:
-        model_folder(config)
+        model_folder(model.config)
     except ValueError as error:
-        fail(str(error))
-    return config
+        fail(str(error) if model.name is None else f"{model.table}: {error}")
 
 
 def named_folder(given: str) -> str:

@@ -87,11 +87,13 @@ def init(
 
 
 def _curl(config: Path, key: Path) -> str:
+    from gatewayd.config.catalogue import model_configs
     from gatewayd.daemon.banner import ReadyMessage
     from gatewayd.engines.replicas import launch
     from gatewayd.text.text_model import TextModel
 
-    loaded = load_config(config).config
+    # An existing configuration may have several: requests that name no model go to the first.
+    loaded = model_configs(load_config(config).config)[0].config
     name, can_chat = loaded.model.served_name or "MODEL", False
     # An unreadable model is reported by `gatewayd doctor`.
     with suppress(OSError, ValueError):

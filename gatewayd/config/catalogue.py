@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -24,6 +25,21 @@ class ModelConfigError(ValueError):
         self.error = error
 
 
+class ModelNameTaken(ValueError):
+    """Two models have the same name; the message names their tables.
+
+    Attributes:
+        key: dotted key of the second one's table.
+    """
+
+    def __init__(self, name: str, first: ModelConfig, second: ModelConfig) -> None:
+        tables = f"{first.table} and {second.table} both have the name {name!r}"
+        if first is second:
+            tables = f"{first.table} has the name {name!r} twice"
+        super().__init__(f"{tables}: a name stands for one model, so remove one of them")
+        self.key = second.table.strip("[]")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """One model that the daemon serves.
@@ -44,6 +60,11 @@ class ModelConfig:
     is_pinned: bool = True
     preloads: bool = True
 
+    @property
+    def table(self) -> str:
+        """Its table in the configuration file."""
+        return "[model]" if self.name is None else f"[models.{self.name}]"
+
 
 def model_configs(config: Config) -> list[ModelConfig]:
     """Return the models of a configuration; the first serves requests that name none.
@@ -57,11 +78,35 @@ def model_configs(config: Config) -> list[ModelConfig]:
     found = []
     if not config.models or config.model.path is not None:
         alone = config if not config.models else config.model_copy(update={"models": {}})
-        found.append(ModelConfig(name=None, config=alone))
+        found.append(
+            ModelConfig(name=None, config=alone, served_names=tuple(config.model.served_names))
+        )
     if config.models:
         base = config.model_dump(exclude_unset=True)
         found += [_of_entry(config, name, base) for name in config.models]
     return found
+
+
+def check_names(models: Sequence[ModelConfig], name: str | None = None) -> None:
+    """Check that each name stands for one model.
+
+    Args:
+        models: those that are served together.
+        name: of the model of ``[model]``; None where only the configuration is known, which may
+            leave it to the model's path.
+
+    Raises:
+        ModelNameTaken: two have the same name.
+    """
+    taken: dict[str, ModelConfig] = {}
+    for model in models:
+        own = model.name or name or model.config.model.served_name
+        for each in (own, *model.served_names):
+            if each is None:
+                continue
+            if each in taken:
+                raise ModelNameTaken(each, taken[each], model)
+            taken[each] = model
 
 
 def _of_entry(config: Config, name: str, base: dict[str, object]) -> ModelConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.strategies import AUTO, NATIVE, NONE, KindTable, QuantizerTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd_hooks.host.catalog import Catalog
@@ -66,28 +67,45 @@ def routed(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
 
 
 def enabled(config: Config) -> set[str]:
-    """All plugins that the configuration enables, as ``<kind>.<name>``."""
+    """All plugins that the configuration enables for any model, as ``<kind>.<name>``."""
+    found = {f"{Kind.UPSTREAM}.{one.strategy}" for one in config.upstreams.values()}
+    found |= {f"{kind}.{name}" for kind, name, _ in routed(config)}
+    return found.union(*(_enabled_for(model.config) for model in model_configs(config)))
+
+
+def _enabled_for(config: Config) -> set[str]:
+    """Those that it enables for one model."""
     plugins = config.plugins
     hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
     hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
-    hooked |= {f"{Kind.UPSTREAM}.{one.strategy}" for one in config.upstreams.values()}
-    hooked |= {f"{kind}.{name}" for kind, name, _ in routed(config)}
     return hooked | {f"{kind}.{name}" for kind, name, _ in configured(config)}
 
 
 def settings_of(config: Config, plugin: str) -> dict[str, Any]:
-    """The settings of a strategy, chosen or not."""
+    """The settings of a strategy, chosen or not; of several models those of the first with it."""
     kind, _, name = plugin.partition(".")
-    table = getattr(config, kind, None)
+    own = (model.config for model in model_configs(config) if plugin in _enabled_for(model.config))
+    table = getattr(next(own, config), kind, None)
     return table.settings(name) if isinstance(table, KindTable) else {}
 
 
 def hidden_settings(config: Config) -> set[str]:
-    """Dotted keys of strategies' settings that must not be shown.
+    """Dotted keys of strategies' settings that must not be shown, those of models' tables included.
 
     A table whose plugin cannot be loaded is hidden as a whole: its secrets are unknown.
     """
     host = PluginHost(Catalog.installed())
+    hidden = _hidden_in(config, host)
+    if config.models:
+        for model in model_configs(config):
+            if model.name is not None:
+                below = _hidden_in(model.config, host)
+                hidden |= {f"models.{model.name}.{key}" for key in below}
+    return hidden
+
+
+def _hidden_in(config: Config, host: PluginHost) -> set[str]:
+    """Those of the tables of one configuration."""
     tables: list[tuple[Kind, str, Any]] = [
         (kind, kind.value, getattr(config, kind.value, None)) for kind in Kind
     ]

@@ -18,7 +18,12 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 
 from gatewayd.config import credentials
-from gatewayd.config.catalogue import ModelConfigError, model_configs
+from gatewayd.config.catalogue import (
+    ModelConfigError,
+    ModelNameTaken,
+    check_names,
+    model_configs,
+)
 from gatewayd.config.tables import ENV_DELIMITER, ENV_PREFIX, Config
 
 DEFAULT = "default"
@@ -127,7 +132,7 @@ def load(
         raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
     try:
         config = Config(**merged)
-        model_configs(config)
+        check_names(model_configs(config))
     # ``from None``: pydantic's own errors quote the values, secrets included.
     except ValidationError as error:
         raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
@@ -135,6 +140,8 @@ def load(
         below = ("models", wrong.name)
         problems = [_explain(e, origins, secrets, below) for e in wrong.error.errors()]
         raise ConfigError(problems) from None
+    except ModelNameTaken as taken:
+        raise ConfigError([f"{_origin(taken.key, origins)}: {taken}"]) from None
     return LoadedConfig(config, origins, frozenset(secrets))
 
 
@@ -216,10 +223,7 @@ def _explain(
     own = tuple(str(part) for part in error["loc"])
     path = (*below, *own)
     key = ".".join(path)
-    # An error of a whole table has the origin of any of its keys, otherwise of the table above it.
-    origin = next(
-        (o for k, o in origins.items() if k == key or k.startswith(key + ".")), None
-    ) or origins.get(".".join(path[:-1]), "configuration")
+    origin = _origin(key, origins)
     if error["type"] == "extra_forbidden":
         siblings = _fields(own[:-1])
         return f"{origin}: unknown key {key}{_nearest(path[-1], siblings, path[:-1])}"
@@ -228,6 +232,12 @@ def _explain(
     shown = "" if isinstance(value, dict) or is_secret else f" = {value!r}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{origin}: {key}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _origin(key: str, origins: Mapping[str, str]) -> str:
+    """The origin of a value; of a whole table that of any of its keys, else of the one above it."""
+    found = (o for k, o in origins.items() if k == key or k.startswith(key + "."))
+    return next(found, None) or origins.get(key.rpartition(".")[0], "configuration")
 
 
 def _fields(path: Path_) -> list[str]:

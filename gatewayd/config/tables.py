@@ -23,7 +23,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from gatewayd.config.models import MODEL_NAME, ModelEntry
+from gatewayd.config.models import MODEL_NAME, ModelEntry, ServedName
 from gatewayd.config.routes import RouteEntry
 from gatewayd.config.slo import SloTable
 from gatewayd.config.strategies import (
@@ -111,6 +111,7 @@ class ModelTable(ConfigTable):
 
     path: str | None = None
     served_name: str | None = Field(default=None, min_length=1, max_length=256)
+    served_names: list[ServedName] = Field(default=[], max_length=64)
     backend: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_model_len: int | None = Field(default=None, ge=1)

@@ -29,7 +29,7 @@ from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded, CatalogueBudget
 from gatewayd.catalogue.model_residency import ModelResidency, ResidencyLimits, demand_of
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
-from gatewayd.config.catalogue import ModelConfig, model_configs
+from gatewayd.config.catalogue import ModelConfig, check_names, model_configs
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
 from gatewayd.daemon.fleets import Fleets
@@ -45,6 +45,7 @@ from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.daemon.upstreams import compose_upstreams
+from gatewayd.engines.replicas.launch import served_name
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
@@ -74,12 +75,15 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         drain: drains and stops the daemon, for requests at the admin socket.
 
     Raises:
-        StartError: the port, the model's folder, the store or a strategy cannot be used.
+        StartError: the port, a model's folder or name, the store or a strategy cannot be used.
     """
     try:
         # What can fail without cleanup comes first: nothing else is open yet.
         # Once: a pull may change what a name means while the daemon starts.
-        files = {model.name: ServedFiles.find(model.config) for model in model_configs(config)}
+        models = model_configs(config)
+        files = {model.name: ServedFiles.find(model.config) for model in models}
+        # Only now: without `served_name` the name of `[model]` comes from its files.
+        check_names(models, served_name(models[0].config) if models[0].name is None else None)
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
@@ -236,18 +240,20 @@ def _compose_models(
 ) -> tuple[list[ModelParts], list[Path]]:
     """Build all models; one that an operator has added may be served no more, and is left out."""
     models: list[ModelParts] = []
+    served: list[ModelConfig] = []
     sources = []
     try:
         configured = model_configs(config)
         for model in configured:
-            files = known.get(model.name)
-            if files is None:
-                try:
-                    files = ServedFiles.find(model.config)
-                except (OSError, ValueError) as error:
-                    _log.error("the added model %s is not served: %s", model.name, error)
-                    continue
+            try:
+                # Those of the file are known and have names of their own.
+                check_names([*served, model], models[0].name if models else None)
+                files = known.get(model.name) or ServedFiles.find(model.config)
+            except (OSError, ValueError) as error:
+                _log.error("the added model %s is not served: %s", model.name, error)
+                continue
             models.append(build(model, files, is_first=not models, is_alone=len(configured) == 1))
+            served.append(model)
             sources.append(files.source)
     except BaseException:
         for made in models:

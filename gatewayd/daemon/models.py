@@ -125,8 +125,10 @@ def compose_model(
         chat_template=text.template.source if text.template else "",
         is_first=is_first,
     )
+    # Without a name for the first, what its engines keep on disk is found when others are added.
     engine = msgspec.structs.replace(
-        launch.engine_config(config, files.folder), log_model="" if is_alone else name
+        launch.engine_config(config, files.folder, "" if is_first else name),
+        log_model="" if is_alone else name,
     )
     fleet = _engines(config, options, plugged, engine)
     control = Control(config, fleet, plugged, overrides)

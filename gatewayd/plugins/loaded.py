@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from prometheus_client import CollectorRegistry
 
 from gatewayd.config import chosen_strategies
+from gatewayd.config.catalogue import model_configs
 from gatewayd.config.strategies import StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd.plugins.admission import FencedAdmission
@@ -229,15 +230,25 @@ def check_strategies(config: Config) -> list[str]:
     """Load each configured plugin and validate its settings, without building or opening any.
 
     Returns:
-        One sentence for each that cannot be used.
+        One sentence for each that cannot be used; it names the models unless it is about all.
     """
-    return _load_configured(PluginHost(Catalog.installed()), config)
+    host = PluginHost(Catalog.installed())
+    models = model_configs(config)
+    tables: dict[str, list[str]] = {}
+    for model in models:
+        for problem in _load_configured(host, model.config):
+            tables.setdefault(problem, []).append(model.table)
+    return [
+        problem if len(found) == len(models) else f"{', '.join(found)}: {problem}"
+        for problem, found in tables.items()
+    ]
 
 
 def report(config: Config) -> list[PluginRow]:
     """List all installed plugins; configured ones are loaded, and marked as enabled."""
     host = PluginHost(Catalog.installed())
-    _load_configured(host, config)
+    for model in model_configs(config):
+        _load_configured(host, model.config)
     # Loaded only to report their errors: the daemon itself does not use console plugins.
     host.hooked(Kind.CONSOLE, config.plugins.console)
     return chosen_rows(host, config)

@@ -213,6 +213,8 @@ class EngineResources:
             on any row's content.
         page_bytes: size of a page of the KV pool.
         replica: index of the daemon's engine, from 0.
+        model: name of the engine's model where a daemon has several, each with engines from 0;
+            empty for the first.
         read_heads: reads the trained networks of a folder, or with an empty name of the default one
             next to the model's, for the drafter of the given name; raises ValueError for those of
             another model.
@@ -235,6 +237,7 @@ class EngineResources:
     folder: str = ""
     page_bytes: int = 0
     replica: int = 0
+    model: str = ""
     target: TargetModel | None = None
     load_model: Callable[[str], DraftModel] | None = None
     read_heads: Callable[[str, str], Heads] | None = None

@@ -13,8 +13,8 @@ class DiskConfig(StrategyConfig):
         reload="restart",
         is_path=True,
         doc=(
-            "Folder for KV pages, required and exclusive to one daemon; each engine creates its "
-            "own subfolder."
+            "Folder for KV pages, required and exclusive to one daemon; each engine of each "
+            "model creates its own subfolder."
         ),
     )
     size: ByteSize = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -29,6 +30,17 @@ _LATEST = 0.1
 """Weight of the latest measurement in a page's read time."""
 _LOGGED = 1000
 """One in this many device failures is logged."""
+
+
+def _folder(resources: EngineResources) -> str:
+    """Name of the folder of an engine; those of further models of a daemon contain the model's."""
+    name, engine = resources.model, f"engine-{resources.replica}"
+    if not name:
+        return engine
+    # Names may have slashes, and be equal without them: the digest distinguishes them.
+    shown = "".join(char if char.isalnum() and char.isascii() else "_" for char in name[:48])
+    digest = hashlib.blake2b(name.encode(), digest_size=6).hexdigest()
+    return f"{engine}-{shown}-{digest}"
 
 
 class Disk:
@@ -75,7 +87,7 @@ class Disk:
         self._most = max(1, self._memory // resources.page_bytes)
         root = Path(self._path).expanduser()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._store = Store(root / f"engine-{resources.replica}", self._size)
+        self._store = Store(root / _folder(resources), self._size)
         for name, work in (("writer", self._write), ("reader", self._read)):
             thread = threading.Thread(
                 target=work, args=(self._store,), name=f"kv-disk-{name}", daemon=True

@@ -200,6 +200,30 @@ async def test_models_are_added_and_removed_while_others_serve_and_after_a_resta
     assert (await client.complete(daemon, "x", 4, stream=False, model="new")).status == 404
 
 
+async def test_a_name_of_the_models_path_is_taken_and_an_added_model_gives_way(
+    start_daemon: Start, client: Any, tmp_path: Path
+) -> None:
+    named = {"model.path": "embedded:nano", "models.nano.path": "embedded:nano-draft"}
+    daemon = start_daemon(wait=False, **named)
+    assert daemon.process.wait(60) != 0
+    said = daemon.log.read_text()
+    assert "[model] and [models.nano] both have the name 'nano'" in said
+    assert "Traceback" not in said
+    socket = admin_socket(tmp_path)
+    kept = {"admin.socket": socket, "store.path": str(tmp_path / "store")}
+    daemon = start_daemon(**kept)
+    row = {"path": "embedded:nano-draft", "served_names": ["more"]}
+    await asyncio.to_thread(call, socket, "PUT", "/admin/models/new", {"table": row})
+    assert daemon.stop() == 0
+    # The name that an operator has given is now one of the configuration's.
+    file = tmp_path / "g.toml"
+    file.write_text('[model]\nserved_names = ["more"]\n')
+    daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)}, **kept)
+    listed = (await client.http.get(f"{daemon.url}/v1/models")).json()["data"]
+    assert [(one["id"], one["root"]) for one in listed] == [("nano", "nano"), ("more", "nano")]
+    assert "the added model new is not served: [model] and [models.new]" in daemon.log.read_text()
+
+
 def engines_of_metrics(text: str) -> set[str]:
     """Names of models that have series."""
     return set(re.findall(r'model_name="([^"]+)"', text))

@@ -29,9 +29,9 @@ def environment(path: Path, **more: str) -> dict[str, str]:
     }
 
 
-def complete(daemon: Any, prompt: str) -> tuple[str, int, int]:
+def complete(daemon: Any, prompt: str, model: str = "nano") -> tuple[str, int, int]:
     """An answer's text, and the tokens of its prompt, all and cached ones."""
-    body = {"model": "nano", "prompt": prompt, "max_tokens": 12, "temperature": 0}
+    body = {"model": model, "prompt": prompt, "max_tokens": 12, "temperature": 0}
     answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60).json()
     usage = answer["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]
@@ -160,3 +160,38 @@ def test_tiers_are_listed_and_their_settings_checked(tmp_path: Path) -> None:
     rows = shown if isinstance(shown, list) else shown["plugins"]
     states = {row["name"]: row["state"] for row in rows if row["kind"] == "kv_tier"}
     assert states == {"host": "enabled", "disk": "enabled"}
+
+
+def test_models_of_one_daemon_have_folders_of_their_own_and_find_their_pages_again(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "g.toml"
+    first = '[models.a]\npath = "embedded:nano"\n'
+    file.write_text(first)
+    env = environment(tmp_path / "kv", GATEWAYD_CONFIG=str(file))
+    daemon = start_daemon(NANO, env=env)
+    texts = {"a": complete(daemon, PROMPT, "a")[0]}
+    assert daemon.stop() == 0
+    more = ("org/b", "org_b")  # alike once slashes are replaced
+    file.write_text(
+        first + "".join(f'[models."{name}"]\npath = "embedded:nano-draft"\n' for name in more)
+    )
+    daemon = start_daemon(NANO, env=env)
+    again, num_tokens, cached = complete(daemon, PROMPT, "a")
+    # The cache of a daemon with one model is not lost when it gets others.
+    assert again == texts["a"]
+    assert cached > num_tokens / 2
+    for name in more:
+        texts[name], _, cached = complete(daemon, PROMPT, name)
+        assert cached == 0
+    assert not daemon.said("in use by another process")
+    assert daemon.stop() == 0
+    names = sorted(path.name for path in (tmp_path / "kv").iterdir())
+    assert names[0] == "engine-0"
+    assert [name[:-13] for name in names[1:]] == ["engine-0-org_b"] * 2
+    daemon = start_daemon(NANO, env=env)
+    for name, text in texts.items():
+        again, num_tokens, cached = complete(daemon, PROMPT, name)
+        assert again == text
+        assert cached > num_tokens / 2
+    assert daemon.stop() == 0

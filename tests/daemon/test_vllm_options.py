@@ -12,7 +12,13 @@ OPTIONS = (
     *("--gpu-memory-utilization", "0.90", "--swap-space", "0.25", "--tensor-parallel-size", "1"),
     *("--kv-cache-dtype", "fp8_e5m2", "--block-size", "8", "--enable-prefix-caching"),
     *("--max_num_seqs=3", "--max-model-len", "1k", "--seed", "5", "--dtype", "float"),
-    *("--served-model-name", "mine", "--speculative-config.method=ngram", "--trust-remote-code"),
+    *(
+        "--served-model-name",
+        "mine",
+        "ours",
+        "--speculative-config.method=ngram",
+        "--trust-remote-code",
+    ),
     *("--disable-log-requests", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
 )
 
@@ -27,8 +33,11 @@ def test_a_daemon_started_by_vllms_names_answers(
 ) -> None:
     daemon = start_daemon(command)
     models = httpx.get(f"{daemon.url}/v1/models").json()["data"]
-    assert [(model["id"], model["max_model_len"]) for model in models] == [("mine", 1000)]
-    body = {"model": "mine", "prompt": "The sun", "max_tokens": 8, "ignore_eos": True}
+    assert [(model["id"], model["root"], model["max_model_len"]) for model in models] == [
+        ("mine", "mine", 1000),
+        ("ours", "mine", 1000),
+    ]
+    body = {"model": "ours", "prompt": "The sun", "max_tokens": 8, "ignore_eos": True}
     answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60).json()
     assert answer["usage"]["completion_tokens"] == 8
     metrics = httpx.get(f"{daemon.url}/metrics").text

@@ -146,6 +146,7 @@ def assemble(
         slots=256,
         folder=str(folder),
         replica=config.replica,
+        model=config.name,
         page_bytes=each,
         target=target,
         load_model=LoadedDraftModels(

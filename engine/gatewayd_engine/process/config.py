@@ -137,7 +137,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     log_model: str = ""
     """Name of the model in log lines; empty if the daemon serves no other."""
     replica: int = 0
-    """Index of this engine in the daemon."""
+    """Index of this engine among those of its model."""
+    name: str = ""
+    """Name of the model where the daemon has several; empty for the first."""
     marker: str = ""
     """Name of the shared memory that shows which strategy is running; see ``Marker``."""
 

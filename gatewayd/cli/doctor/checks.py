@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from gatewayd.cli.doctor.finding import Finding
+from gatewayd.config.catalogue import ModelConfig, model_configs
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.strategies import NONE
 from gatewayd.config.tables import Config
@@ -134,19 +135,30 @@ def plugins(config: Config) -> Finding:
     from gatewayd.config.chosen_strategies import enabled, settings_of
     from gatewayd_hooks.host.catalog import Catalog
 
-    chosen = enabled(config)
-    settings = {plugin: settings_of(config, plugin) for plugin in chosen}
-    checkups = check(Catalog.installed(), chosen, settings, only=chosen)
-    for state in ("failure", "warning"):
-        found = [
-            f"{checkup.plugin} {problem.text}: {problem.advice}"
-            for checkup in checkups
-            if checkup.state == state
-            for problem in checkup.problems
-        ]
-        if found:
-            return Finding("plugins", state, "; ".join(found))
-    return Finding("plugins", "ok", f"all {len(chosen)} enabled plugins load")
+    models = model_configs(config)
+    # By plugin and settings: each check is a process, and models share most of them.
+    shared: dict[tuple[str, str], list[ModelConfig]] = {}
+    for model in models:
+        for plugin in sorted(enabled(model.config)):
+            given = repr(settings_of(model.config, plugin))
+            shared.setdefault((plugin, given), []).append(model)
+    found: dict[str, list[str]] = {"failure": [], "warning": []}
+    for model in models:
+        own = {plugin: having for (plugin, _), having in shared.items() if having[0] is model}
+        if not own:
+            continue
+        settings = {plugin: settings_of(model.config, plugin) for plugin in own}
+        for checkup in check(Catalog.installed(), own, settings, only=own):
+            having = own[checkup.plugin]
+            where = ", ".join(one.table for one in having) + ": "
+            for problem in checkup.problems:
+                text = f"{checkup.plugin} {problem.text}: {problem.advice}"
+                found[checkup.state].append(text if len(having) == len(models) else where + text)
+    if found["failure"]:
+        return Finding("plugins", "failure", "; ".join(found["failure"]))
+    if found["warning"]:
+        return Finding("plugins", "warning", "; ".join(found["warning"]))
+    return Finding("plugins", "ok", f"all {len(enabled(config))} enabled plugins load")
 
 
 def _available_bytes() -> int:

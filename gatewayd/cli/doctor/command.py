@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, named_folder, print_json
+from gatewayd.cli.common import (
+    FAILURE,
+    AsJson,
+    ConfigFile,
+    load_config,
+    models_in,
+    named_folder,
+    print_json,
+)
 from gatewayd.cli.doctor import (
     backend as checks_backend,
 )
@@ -32,6 +40,7 @@ from gatewayd.cli.doctor import (
     weights as checks_weights,
 )
 from gatewayd.cli.doctor.finding import Finding
+from gatewayd.config.catalogue import ModelConfig
 from gatewayd.config.tables import Config
 
 CHECKS: tuple[Callable[[Config], Finding], ...] = (
@@ -52,12 +61,23 @@ CHECKS: tuple[Callable[[Config], Finding], ...] = (
     checks_weights.weights,
     checks.plugins,
 )
+_OF_MODELS = {
+    checks_cpus.cpu,
+    checks_kernels.kernels,
+    checks_gpu.gpu,
+    checks.memory,
+    checks_service.confinement,
+    checks.model,
+    checks_backend.backend,
+    checks_weights.weights,
+}
+"""Checks of each model with its own configuration; others are of the machine or of all models."""
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
 
 
 Model = Annotated[
     str | None,
-    typer.Argument(help="Folder of a checkpoint to check instead of [model] path, or nano."),
+    typer.Argument(help="Folder of a checkpoint to check instead of the configured one, or nano."),
 ]
 
 
@@ -65,7 +85,10 @@ def doctor(model: Model = None, config: ConfigFile = None, as_json: AsJson = Fal
     """Check this machine, the configuration and a model; exit status 1 if something is wrong."""
     flags = {} if model is None else {"model.path": named_folder(model)}
     loaded = load_config(config, flags).config
-    findings = [check(loaded) for check in CHECKS]
+    models = models_in(loaded, flags)
+    if len(models) == 1:
+        loaded = models[0].config
+    findings = [one for check in CHECKS for one in _findings(check, loaded, models)]
     is_fit = all(finding.state != "failure" for finding in findings)
     if as_json:
         print_json({"ok": is_fit, "checks": [asdict(finding) for finding in findings]})
@@ -76,3 +99,18 @@ def doctor(model: Model = None, config: ConfigFile = None, as_json: AsJson = Fal
             console.print(finding.text, markup=False, highlight=False, soft_wrap=True)
     if not is_fit:
         raise typer.Exit(FAILURE)
+
+
+def _findings(
+    check: Callable[[Config], Finding], config: Config, models: Sequence[ModelConfig]
+) -> list[Finding]:
+    """Perform a check; findings of several models name theirs, unless they are all the same."""
+    if check not in _OF_MODELS:
+        return [check(config)]
+    found = [check(model.config) for model in models]
+    if len(set(found)) == 1:
+        return found[:1]
+    return [
+        replace(finding, text=f"{model.table}: {finding.text}")
+        for model, finding in zip(models, found, strict=True)
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -164,7 +165,7 @@ def tokens(text: str) -> int:
     """
     factor = _POWERS.get(text[-1:])
     number = float(text[:-1]) * factor if factor else int(text)
-    if number != int(number):
+    if not _is_finite(number) or number != int(number):
         raise ValueError("it is not a whole number")
     return int(number)
 
@@ -173,9 +174,17 @@ def gibibytes(text: str) -> int:
     """Parse a number of GiB to bytes.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or negative.
     """
-    return round(float(text) * (1 << 30))
+    size = float(text) * (1 << 30)
+    if not _is_finite(size) or size < 0:
+        raise ValueError("write a number of GiB from 0, such as 4 or 0.5")
+    return round(size)
+
+
+def _is_finite(number: float) -> bool:
+    # Exact for whole numbers, which `math.isfinite` would convert to floats that may overflow.
+    return isinstance(number, int) or math.isfinite(number)
 
 
 def json_list(text: str) -> list[Any]:
@@ -196,6 +205,13 @@ def swap_space(given: Given) -> Settings:
     if not memory:
         return {"preemption.strategy": "recompute"}
     return {"preemption.strategy": "swap", "preemption.swap.memory": memory}
+
+
+def served_names(given: Given) -> Settings:
+    """Convert the names of the model; the first is the one in answers and metrics."""
+    first, *more = dict.fromkeys(given if isinstance(given, tuple) else (str(given),))
+    # All are set: the option replaces the names of a configuration file.
+    return {"model.served_name": first, "model.served_names": more}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from gatewayd.cli.vllm.conversions import (
     gibibytes,
     json_list,
     names,
+    served_names,
     swap_space,
     tokens,
 )
@@ -107,8 +108,8 @@ MODEL = (
     own("--model MODEL", To("model.path"), "Also the first argument; `ORG/NAME` is fetched."),
     mapped(
         "--served-model-name NAME...",
-        To("model.served_name"),
-        "Name of the model in the API; exactly one.",
+        By(served_names, ("model.served_name", "model.served_names")),
+        "Names of the model in the API; answers and metrics have the first.",
     ),
     mapped("--revision R", To(REVISION), "Branch, tag or commit of a model of the Hub."),
     mapped(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,11 +13,12 @@ import msgspec
 import typer
 
 from gatewayd.cli.bench.progress import Stages
-from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_model_config, print_json
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_model_configs, print_json
 from gatewayd.cli.warmup.table import table_of
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.tables import Config
-from gatewayd_engine.tuning.table import load
+from gatewayd.engines.replicas.launch import served_name
+from gatewayd_engine.tuning.table import TableContents, load
 
 
 def warmup(
@@ -24,7 +26,7 @@ def warmup(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Checkpoint folder, GGUF file or hf:ORG/NAME. Default: the configured model.",
+            help="Checkpoint folder, GGUF file or hf:ORG/NAME. Default: all configured models.",
         ),
     ] = None,
     device: Annotated[
@@ -36,7 +38,7 @@ def warmup(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile and tune the kernels of a model and capture CUDA graphs, then exit.
+    """Compile and tune the kernels of models and capture CUDA graphs, then exit.
 
     What is compiled and measured stays on disk, so that the daemon's next start on this machine
     takes seconds. Run it with the daemon's configuration, as the daemon's user: after an
@@ -45,16 +47,39 @@ def warmup(
     """
     given = {"model.path": model, "engine.device": device}
     flags = {key: value for key, value in given.items() if value is not None}
-    loaded = load_model_config(config, flags)
-    with Stages() as stages:
-        seconds, total, tuning_file = asyncio.run(_start_and_end(loaded, stages))
-    caches = _caches() if sizes(loaded.engine).device != "cpu" else {}
-    tuning = load(Path(tuning_file)) if tuning_file else None
+    models = load_model_configs(config, flags)
+    documents = {}
+    # One after the other, as each takes the device's memory.
+    for each in models:
+        name = served_name(each.config)
+        if len(models) > 1 and not as_json:
+            console().print(f"{name}:", soft_wrap=True)
+        where = f"{each.table}: " if len(models) > 1 else ""
+        documents[name] = _warm_up(each.config, where, prints=not as_json)
     if as_json:
-        choices = None if tuning is None else {"file": tuning_file, **msgspec.to_builtins(tuning)}
-        document = {"ready_seconds": total, "stages": seconds, "caches": caches}
-        print_json({**document, "choices": choices})
-        return
+        several = [{"model": name, **document} for name, document in documents.items()]
+        print_json({"models": several} if len(models) > 1 else documents[name])
+
+
+def _warm_up(config: Config, where: str, *, prints: bool) -> dict[str, Any]:
+    """Warm up one model; return what was measured."""
+    with Stages() as stages:
+        seconds, total, tuning_file = asyncio.run(_start_and_end(config, stages, where))
+    caches = _caches() if sizes(config.engine).device != "cpu" else {}
+    tuning = load(Path(tuning_file)) if tuning_file else None
+    if prints:
+        _print(seconds, total, caches, tuning_file, tuning)
+    choices = None if tuning is None else {"file": tuning_file, **msgspec.to_builtins(tuning)}
+    return {"ready_seconds": total, "stages": seconds, "caches": caches, "choices": choices}
+
+
+def _print(
+    seconds: Mapping[str, float],
+    total: float,
+    caches: Mapping[str, str],
+    tuning_file: str,
+    tuning: TableContents | None,
+) -> None:
     if tuning is not None:
         console().print(table_of(tuning))
         for name in tuning.excluded:
@@ -67,7 +92,9 @@ def warmup(
         console().print(f"compiled kernels of {name} are cached in {folder}", soft_wrap=True)
 
 
-async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, float], float, str]:
+async def _start_and_end(
+    config: Config, stages: Stages, where: str
+) -> tuple[dict[str, float], float, str]:
     """Start and stop an engine.
 
     Returns:
@@ -94,7 +121,7 @@ async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, floa
             watch("", 1.0)
             total = time.perf_counter() - began
     except EngineError as error:
-        fail(str(error))
+        fail(f"{where}{error}")
     return seconds, total, model.tuning_file
 
 

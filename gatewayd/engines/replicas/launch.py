@@ -157,16 +157,18 @@ def silence_limits(config: Config) -> SilenceLimits:
     )
 
 
-def engine_config(config: Config, folder: Path | None = None) -> EngineConfig:
+def engine_config(config: Config, folder: Path | None = None, name: str = "") -> EngineConfig:
     """Initial configuration of each engine.
 
     Args:
-        config: of the daemon.
+        config: of the model.
         folder: of the checkpoint; by default ``model_folder``.
+        name: of the model where a daemon has several; empty for the first.
     """
     engine, model, chosen = config.engine, config.model, sizes(config.engine)
     return EngineConfig(
         model=str(folder or model_folder(config)),
+        name=name,
         scheduler=_choice(config.scheduler.strategy, config.scheduler),
         prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),

@@ -144,6 +144,42 @@ def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path
     assert "write prefix in [router]" in checks["plugins"]["text"]
 
 
+def _catalogue(folder: Path) -> Path:
+    """A file with a model that can be served and one that cannot."""
+    file = folder / "g.toml"
+    file.write_text(
+        "[logits_processor]\nstrategies = []\n"  # each imports torch
+        '[models.good]\npath = "embedded:nano"\n'
+        '[models.bad]\npath = "/no/such"\n'
+        '[models.bad.scheduler]\nstrategy = "fcfz"\n'
+    )
+    return file
+
+
+def test_config_check_and_plugin_list_are_about_all_models(tmp_path: Path) -> None:
+    file = _catalogue(tmp_path)
+    done = _run("config", "check", "--config", file)
+    assert done.returncode == 78
+    (problem,) = done.stderr.splitlines()
+    assert problem.startswith("[models.bad]: ")
+    assert "fcfz" in problem
+    # A choice of all models is not one model's problem.
+    done = _run("config", "check", "--config", file, GATEWAYD_ROUTER__STRATEGY="missing")
+    problems = done.stderr.splitlines()
+    assert sorted("[models.bad]" in each for each in problems) == [False, True]
+    file.write_text(file.read_text().replace("fcfz", "fair"))
+    rows = _json("plugins", "--config", file)
+    enabled = {row["name"] for row in rows if row["enabled"] and row["kind"] == "scheduler"}
+    assert enabled == {"fcfs", "fair"}
+
+
+def test_init_shows_a_request_for_the_first_of_several_models(tmp_path: Path) -> None:
+    file = _catalogue(tmp_path)
+    done = _run("init", "--config", file, "--state", tmp_path / "state")
+    assert done.returncode == 0
+    assert '"model": "good"' in done.stdout
+
+
 @pytest.mark.parametrize("text", [None, "{", "[]"])
 def test_serve_names_a_config_json_that_cannot_be_read(tmp_path: Path, text: str | None) -> None:
     if text is not None:

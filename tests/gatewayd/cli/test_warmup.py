@@ -35,6 +35,22 @@ def test_it_starts_an_engine_and_says_what_took_how_long() -> None:
     assert "until ready" in table.stdout
 
 
+def test_every_model_of_a_catalogue_is_warmed_up(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    tables = '[models.a]\npath = "embedded:nano"\n[models.b]\npath = "embedded:nano-draft"\n'
+    file.write_text(tables)
+    document = json.loads(run("--device", "cpu", "--json", "--config", str(file)).stdout)
+    assert [model["model"] for model in document["models"]] == ["a", "b"]
+    assert all(model["ready_seconds"] > 0 for model in document["models"])
+    file.write_text(tables.replace("embedded:nano-draft", "/no/such"))
+    done = run("--device", "cpu", "--config", str(file))
+    assert done.returncode == 1
+    assert "[models.b]: " in done.stderr
+    # That of the command line alone.
+    done = run("--device", "cpu", "--config", str(file), "--model", "embedded:nano")
+    assert done.returncode == 0
+
+
 def test_it_shows_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -194,6 +194,41 @@ def test_an_error_in_a_model_names_its_table(tmp_path: Path, text: str, said: st
     assert any(said in problem for problem in caught.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[models.x]\npath = "a"\nserved_names = ["x"]', "[models.x] has the name 'x' twice"),
+        (
+            '[models.x]\npath = "a"\n[models.y]\npath = "b"\nserved_names = ["z", "x"]',
+            "[models.x] and [models.y] both have the name 'x'",
+        ),
+        (
+            '[model]\npath = "a"\nserved_name = "m"\n[models.m]\npath = "b"',
+            "[model] and [models.m] both have the name 'm'",
+        ),
+        (
+            '[model]\nserved_names = ["n", "n"]',
+            "[model] has the name 'n' twice",
+        ),
+        (
+            '[model]\npath = "a"\nserved_names = ["n"]\n'
+            '[models.m]\npath = "b"\nserved_names = ["n"]',
+            "[model] and [models.m] both have the name 'n'",
+        ),
+    ],
+)
+def test_a_name_stands_for_one_model(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"file {file}: {said}: a name stands for one model")
+    # Names of a model that is not served, since only tables of models have paths, are free.
+    file.write_text('[model]\nserved_name = "x"\n[models.x]\npath = "a"')
+    assert load(file, environ={}).config.models
+
+
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text('[server]\nhost = "10.0.0.1"\nport = 1\ndrain_seconds = 1.5\n')
@@ -234,6 +269,33 @@ def test_settings_of_a_plugin_that_cannot_be_loaded_are_hidden() -> None:
     loaded = load(environ={"GATEWAYD_ROUTER__MISSING__TOKEN": "swordfish"})
     shown = {s.key: s.value for s in loaded.settings()}
     assert shown["router.missing.token"] == "***"
+
+
+def test_secrets_of_models_are_hidden_and_named_as_others_are(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(
+        "[models.a]\n"
+        'path = "a"\n'
+        "[models.a.logits_processor.watermark]\n"
+        'secret = "in-the-file"\n'
+        "gamma = 0.25\n"
+        "[models.a.router.missing]\n"
+        'token = "unknown"\n'
+        '[models."b.1"]\n'
+        'path = "b"\n'
+        "[models.'b.1'.logits_processor.watermark]\n"
+        'secret = "credential:mark"\n'
+    )
+    (tmp_path / "credentials").mkdir()
+    (tmp_path / "credentials" / "mark").write_text("in-a-credential\n")
+    loaded = load(file, environ={})
+    shown = {setting.key: setting.value for setting in loaded.settings()}
+    assert shown["models.a.logits_processor.watermark.secret"] == "***"
+    assert shown["models.a.logits_processor.watermark.gamma"] == 0.25
+    assert shown["models.a.router.missing.token"] == "***"
+    assert shown["models.b.1.logits_processor.watermark.secret"] == "***"
+    _, b = model_configs(loaded.config)
+    assert b.config.logits_processor.settings("watermark") == {"secret": "in-a-credential"}
 
 
 def test_a_secret_setting_of_a_plugin_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from starlette.routing import Route
 
-from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.catalogue import Catalogue, not_served
 from gatewayd.catalogue.target import Target
 from gatewayd.engines.api import Fleet
 from gatewayd.errors import (
@@ -125,15 +125,22 @@ class Services:
     _views: WeakKeyDictionary[Target, Services] = field(default_factory=WeakKeyDictionary)
 
     def serving(self, name: str | None) -> Services:
-        """Return the services of the model that a request names; of the default without a name.
+        """Return the services of the model that a request names.
+
+        Without a name they are those of the first model that the request's key may use.
 
         Raises:
             ModelNotFound: it is not served.
             PermissionDenied: the key of the current request may not use it.
         """
-        target = self.catalogue.default if name is None else self.catalogue.find(name)
-        current_principal().check_use(target.name if name is None else name)
-        return self.of(target)
+        principal, names = current_principal(), self.catalogue.names
+        if name is None:
+            name = next(iter(principal.visible(names)), names[0])
+        elif name not in names:
+            # A key for some models does not learn of the others.
+            raise not_served(name, principal.visible(names))
+        principal.check_use(name)
+        return self.of(self.catalogue.find(name))
 
     def of(self, target: Target) -> Services:
         """Return the services of a target."""
@@ -143,6 +150,12 @@ class Services:
         if view is None:
             view = self._views[target] = replace(self, target=target)
         return view
+
+    @property
+    def name(self) -> str:
+        """Name of the model in answers to requests without one: the first that the key may use."""
+        names = self.target.names
+        return next(iter(current_principal().visible(names)), names[0])
 
     @property
     def fleet(self) -> Fleet:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from gatewayd_hooks.protocols import ProtocolStrategy
 from tests.gatewayd.catalogue.sleeping_fleets import Now, residency_of
 from tests.gatewayd.fake_fleet import FakeFleet
-from tests.gatewayd.one_model import one_model
+from tests.gatewayd.one_model import another_target, one_model
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "nano", "prompt": "hi"}
@@ -92,8 +92,9 @@ async def running(
     protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
     durable: PersistentResources | None = None,
     local_models: LocalModels | None = None,
+    others: Mapping[tuple[str, ...], FakeFleet] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends."""
+    """Serve until the block ends; ``others`` are further models, by their names."""
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
     control = FakeControl()
@@ -114,6 +115,8 @@ async def running(
         protocols=protocols,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
+    for names, other in (others or {}).items():
+        services.catalogue.add(another_target(services, other, text, names))
     metrics = services.metrics
     if durable is not None:
         metrics.registry.register(StoreCollector(durable.room, durable.tenancy))

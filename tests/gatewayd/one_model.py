@@ -1,4 +1,4 @@
-"""Services of a gateway with one model, for tests of its routes."""
+"""Services of a gateway with one model, or with more, for tests of its routes."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def one_model(
     return Services(
         target=target, catalogue=Catalogue([target]), metrics=metrics, version=version, **more
     )
+
+
+def another_target(
+    services: Services, fleet: Fleet, text: TextModel, names: tuple[str, ...]
+) -> Target:
+    """Return a further model for the catalogue of a gateway."""
+    metrics = Metrics(services.metrics, fleet, names[0], max_model_len=2048)
+    return Target(names=names, fleet=fleet, text=text, metrics=metrics)
 
 
 def model_metrics(fleet: Fleet, name: str = "m", **more: Any) -> Metrics:

@@ -19,7 +19,7 @@ OPTIONAL: dict[str, dict[str, object]] = {
     "/v1/rerank": {"query": "hi", "documents": ["a"]},
 }
 """Bodies of the paths on which ``model`` may be omitted."""
-BODIES = {**OPTIONAL, "/v1/chat/completions": {"messages": HI}}
+BODIES: dict[str, dict[str, object]] = {**OPTIONAL, "/v1/chat/completions": {"messages": HI}}
 
 
 async def pools(job: Job) -> None:

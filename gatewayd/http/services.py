@@ -40,6 +40,7 @@ from gatewayd_engine.process.messages import ModelInfo
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy
 
+_POLL_SECONDS = 0.05
 _FAULT_SECONDS = 5.0
 """Time limit for finding the part of a refused grammar that is invalid."""
 
@@ -205,6 +206,27 @@ class Services:
             wait = max(5.0, self.target.fleet.load_seconds)
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=wait)
         return model
+
+    async def resident(self) -> None:
+        """Wait until the engines of a model that sleeps are loaded, again or for the first time.
+
+        Raises:
+            QueueFull: too many requests are already waiting.
+            EngineUnavailable: no engine is available, or loading takes too long.
+        """
+        fleet = self.target.fleet
+        try:
+            async with asyncio.timeout(self.limits.load_seconds):
+                await fleet.wait_model()
+                # Loads after the first one have no event.
+                while not fleet.is_ready or fleet.condition == "asleep":
+                    await asyncio.sleep(_POLL_SECONDS)
+                    await fleet.wait_model()
+        except TimeoutError:
+            wait = max(5.0, fleet.load_seconds)
+            raise EngineUnavailable(
+                "the model is not loaded yet; try again", retry_after=wait
+            ) from None
 
     async def check_guide(self, constraint: OutputConstraint | None) -> GuideSpec | None:
         """Check that the grammar of a structured output can be compiled.

@@ -26,7 +26,11 @@ BASE = MODEL._replace(
 
 def info(gateway: FakeGateway) -> dict[str, Any]:
     routes = {route.path: route.handler for route in Tgi(TgiConfig()).routes(gateway)}
-    response: HttpResponse = asyncio.run(routes["/info"](request("GET", "/info")))
+
+    async def ask() -> HttpResponse:
+        return await routes["/info"](request("GET", "/info"))
+
+    response = asyncio.run(ask())
     found: dict[str, Any] = json.loads(response.body)  # type: ignore[arg-type]
     return found
 

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import Target
+from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import ModelNotFound
+
+_ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
 
 class Catalogue:
@@ -22,6 +25,7 @@ class Catalogue:
         self.targets: tuple[Target, ...] = ()
         self.routes = {route.name: route for route in routes}
         self._by_name: dict[str, Target] = {}
+        self._starting: list[Target] | None = None  # from the first look on
         self._set(targets)
 
     @property
@@ -36,12 +40,17 @@ class Catalogue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request for some target would be served now."""
-        return any(target.fleet.is_ready for target in self.targets)
+        """Whether a request for some target would be served now.
+
+        At the start only when each target that is loaded with the daemon was ready or has failed.
+        """
+        return not self._is_starting() and any(target.fleet.is_ready for target in self.targets)
 
     @property
     def condition(self) -> str:
-        """``ready``; ``degraded`` if only some targets serve; or why the default does not."""
+        """``ready``; ``degraded`` if only some targets serve; or why the first does not."""
+        if self._is_starting():
+            return "not_ready"
         ready = [target.fleet.is_ready for target in self.targets]
         if any(ready):
             return "ready" if all(ready) else "degraded"
@@ -53,6 +62,8 @@ class Catalogue:
         Raises:
             ModelNotFound: it is not served.
         """
+        # Before a request may load a target that sleeps: that one is not of the start.
+        self._is_starting()
         target = self._by_name.get(name)
         if target is None and (route := self.routes.get(name)) is not None:
             target = next((one for _, one in self.reached_by(route)), None)
@@ -77,6 +88,14 @@ class Catalogue:
         """Stop serving a target; requests that have found it continue."""
         self._set([one for one in self.targets if one is not target])
 
+    def _is_starting(self) -> bool:
+        """Whether a target is still being loaded that was so at the first call."""
+        if self._starting is None:
+            self._starting = list(self.targets)
+        if self._starting:
+            self._starting = [one for one in self._starting if one in self.targets and _loads(one)]
+        return bool(self._starting)
+
     def _set(self, targets: Sequence[Target]) -> None:
         by_name: dict[str, Target] = {}
         for target in targets:
@@ -85,6 +104,14 @@ class Catalogue:
                     raise ValueError(f"two models are named {name!r}: a name stands for one")
                 by_name[name] = target
         self._by_name, self.targets = by_name, tuple(targets)
+
+
+def _loads(target: Target) -> bool:
+    """Whether a target is being loaded for the first time; False if it sleeps."""
+    fleet = target.fleet
+    if fleet.model is not None or fleet.condition != "not_ready":
+        return False
+    return not all(replica.state in _ENDED for replica in fleet.status())
 
 
 def not_served(name: str, served: Sequence[str]) -> ModelNotFound:

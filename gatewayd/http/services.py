@@ -12,7 +12,7 @@ from typing import Protocol
 
 from starlette.routing import Route
 
-from gatewayd.catalogue.catalogue import Catalogue
+from gatewayd.catalogue.catalogue import Catalogue, not_served
 from gatewayd.catalogue.target import ModelTarget, Target, UpstreamTarget
 from gatewayd.engines.api import Fleet
 from gatewayd.errors import (
@@ -40,6 +40,7 @@ from gatewayd_engine.process.messages import ModelInfo
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy
 
+_POLL_SECONDS = 0.05
 _FAULT_SECONDS = 5.0
 """Time limit for finding the part of a refused grammar that is invalid."""
 
@@ -127,15 +128,22 @@ class Services:
     _views: dict[Target, Services] = field(default_factory=dict)
 
     def serving(self, name: str | None) -> Services:
-        """Return the services of the model that a request names; of the default without a name.
+        """Return the services of the model that a request names.
+
+        Without a name they are those of the first model that the request's key may use.
 
         Raises:
             ModelNotFound: it is not served.
             PermissionDenied: the key of the current request may not use it.
         """
-        target = self.catalogue.default if name is None else self.catalogue.find(name)
-        current_principal().check_use(target.name if name is None else name)
-        return self.of(target)
+        principal, names = current_principal(), self.catalogue.names
+        if name is None:
+            name = next(iter(principal.visible(names)), names[0])
+        elif name not in names:
+            # A key for some models does not learn of the others.
+            raise not_served(name, principal.visible(names))
+        principal.check_use(name)
+        return self.of(self.catalogue.find(name))
 
     def of(self, target: Target) -> Services:
         """Return the services of a target."""
@@ -148,6 +156,12 @@ class Services:
                 del self._views[gone]
             view = self._views[target] = replace(self, target=target)
         return view
+
+    @property
+    def name(self) -> str:
+        """Name of the model in answers to requests without one: the first that the key may use."""
+        names = self.target.names
+        return next(iter(current_principal().visible(names)), names[0])
 
     @property
     def fleet(self) -> Fleet:
@@ -230,6 +244,27 @@ class Services:
         """Wait while a local model is loaded for the first time; raises as ``loaded_model``."""
         if isinstance(self.target, ModelTarget):
             await self.loaded_model()
+
+    async def resident(self) -> None:
+        """Wait until the engines of a model that sleeps are loaded, again or for the first time.
+
+        Raises:
+            QueueFull: too many requests are already waiting.
+            EngineUnavailable: no engine is available, or loading takes too long.
+        """
+        fleet = self.target.fleet
+        try:
+            async with asyncio.timeout(self.limits.load_seconds):
+                await fleet.wait_model()
+                # Loads after the first one have no event.
+                while not fleet.is_ready or fleet.condition == "asleep":
+                    await asyncio.sleep(_POLL_SECONDS)
+                    await fleet.wait_model()
+        except TimeoutError:
+            wait = max(5.0, fleet.load_seconds)
+            raise EngineUnavailable(
+                "the model is not loaded yet; try again", retry_after=wait
+            ) from None
 
     async def check_guide(self, constraint: OutputConstraint | None) -> GuideSpec | None:
         """Check that the grammar of a structured output can be compiled.

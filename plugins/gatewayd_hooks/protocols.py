@@ -17,7 +17,7 @@ from gatewayd_hooks.requests.answers import (
     Timing,
     Usage,
 )
-from gatewayd_hooks.requests.gateway import Gateway, ServedModel
+from gatewayd_hooks.requests.gateway import Gateway, ServedModel, ServedText
 from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
 from gatewayd_hooks.requests.models import PullProgress, StoredModel
 from gatewayd_hooks.requests.refusal import Refusal, RequestRefusal
@@ -42,6 +42,7 @@ __all__ = [
     "RequestRefusal",
     "Route",
     "ServedModel",
+    "ServedText",
     "StoredModel",
     "Timing",
     "Usage",

@@ -28,6 +28,6 @@ def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
             config_type=OllamaConfig,
             build=_build,
             summary="Ollama's API: chat, generate, embed, and models of this machine.",
-            requires_spec=">=1.28,<2",
+            requires_spec=">=1.29,<2",
         )
     ]

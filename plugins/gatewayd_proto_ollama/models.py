@@ -38,61 +38,44 @@ def resolve(gateway: Gateway, name: str | None) -> str:
     )
 
 
-def loaded(gateway: Gateway) -> ServedModel:
-    """Return the properties of the model.
-
-    Raises:
-        Refusal: it is being loaded.
-    """
-    if gateway.model is None:
-        raise RequestRefusal(
-            503,
-            "the model is not loaded yet; try again",
-            type="server_error",
-            code="engine_unavailable",
-            retry_after=5,
-        )
-    return gateway.model
-
-
 def tags(gateway: Gateway) -> Fields:
-    """List all model names."""
-    model = loaded(gateway)
-    return {"models": [_row(name, model) for name in gateway.models]}
+    """List all model names; without size and family those that were never loaded."""
+    return {"models": [_row(name, gateway.describe(name)) for name in gateway.models]}
 
 
 def running(gateway: Gateway) -> Fields:
-    """List the loaded models; empty while none is loaded."""
-    model = gateway.model
-    if model is None:
-        return {"models": []}
-    more = {"expires_at": _NEVER, "context_length": model.context_length}
-    rows = [_row(name, model) for name in gateway.models]
-    return {"models": [{**row, "size_vram": row["size"], **more} for row in rows]}
+    """List the loaded models."""
+    rows = []
+    for name in gateway.models:
+        model = gateway.describe(name) if gateway.is_loaded(name) else None
+        if model is not None:
+            row = _row(name, model)
+            more = {"expires_at": _NEVER, "context_length": model.context_length}
+            rows.append({**row, "size_vram": row["size"], **more})
+    return {"models": rows}
 
 
 def shown(gateway: Gateway, name: str) -> Fields:
-    """Describe one model in detail."""
-    model = loaded(gateway)
-    family = _family(model)
+    """Describe one model in detail; without its sizes if it was never loaded."""
+    model, text = gateway.describe(name), gateway.text_of(name)
     capabilities = ["completion"]
-    if model.chat_template and model.calls_tools:
+    if text.chat_template and text.calls_tools:
         capabilities.append("tools")
-    if model.chat_template and model.reasons:
+    if text.chat_template and text.reasons:
         capabilities.append("thinking")
+    info: Fields = {"general.basename": name}
+    if model is not None:
+        info["general.architecture"] = _family(model)
+        info["general.parameter_count"] = model.num_parameters
+        info[f"{_family(model)}.context_length"] = model.context_length
     return {
         "modelfile": f"FROM {name}\n",
-        "parameters": f"num_ctx {model.context_length}",
-        "template": model.chat_template,
+        "parameters": "" if model is None else f"num_ctx {model.context_length}",
+        "template": text.chat_template,
         "license": "",
-        "modified_at": stamp(model.created),
+        "modified_at": stamp(0 if model is None else model.created),
         "details": _details(model),
-        "model_info": {
-            "general.architecture": family,
-            "general.basename": name,
-            "general.parameter_count": model.num_parameters,
-            f"{family}.context_length": model.context_length,
-        },
+        "model_info": info,
         "capabilities": capabilities,
     }
 
@@ -102,28 +85,27 @@ def shown_name(name: str) -> str:
     return name if ":" in name else f"{name}:latest"
 
 
-def _row(name: str, model: ServedModel) -> Fields:
+def _row(name: str, model: ServedModel | None) -> Fields:
+    known = "" if model is None else f" {model.architecture} {model.num_parameters}"
     return {
         "name": shown_name(name),
         "model": shown_name(name),
-        "modified_at": stamp(model.created),
+        "modified_at": stamp(0 if model is None else model.created),
         # An estimate: quantized weights take less.
-        "size": model.num_parameters * _BYTES.get(model.dtype, 2),
-        "digest": sha256(
-            f"{name} {model.architecture} {model.num_parameters}".encode()
-        ).hexdigest(),
+        "size": 0 if model is None else model.num_parameters * _BYTES.get(model.dtype, 2),
+        "digest": sha256(f"{name}{known}".encode()).hexdigest(),
         "details": _details(model),
     }
 
 
-def _details(model: ServedModel) -> Fields:
+def _details(model: ServedModel | None) -> Fields:
     return {
         "parent_model": "",
         "format": "safetensors",
-        "family": _family(model),
-        "families": [_family(model)],
-        "parameter_size": _size(model.num_parameters),
-        "quantization_level": _LEVELS.get(model.dtype, model.dtype),
+        "family": "" if model is None else _family(model),
+        "families": [] if model is None else [_family(model)],
+        "parameter_size": "" if model is None else _size(model.num_parameters),
+        "quantization_level": "" if model is None else _LEVELS.get(model.dtype, model.dtype),
     }
 
 

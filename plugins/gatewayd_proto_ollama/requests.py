@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gatewayd_hooks.requests.checking import check
@@ -47,7 +47,7 @@ class OllamaRequest(NamedTuple):
         ignored: fields without effect.
         thinks: whether reasoning is included in the answer.
         is_raw: whether the prompt is used without the chat template.
-        is_load: whether the request only checks that the model is loaded.
+        is_load: whether the request only loads the model.
         turns: fields that became messages, in order; empty if messages were sent.
     """
 
@@ -85,12 +85,12 @@ def convert_chat(fields: Fields) -> OllamaRequest:
     return OllamaRequest(body, ignored, thinks)
 
 
-def convert_generate(fields: Fields, *, can_chat: bool) -> OllamaRequest:
+def convert_generate(fields: Fields, can_chat: Callable[[str], bool]) -> OllamaRequest:
     """Convert a request of ``/api/generate``.
 
     Args:
         fields: of the request.
-        can_chat: whether the model has a chat template.
+        can_chat: returns whether a model has a chat template.
 
     Raises:
         Refusal: a field is invalid.
@@ -99,7 +99,7 @@ def convert_generate(fields: Fields, *, can_chat: bool) -> OllamaRequest:
     body, thinks = _common(request)
     if not request.prompt:
         return OllamaRequest(body, ignored, thinks, is_load=True)
-    if request.raw or not can_chat:
+    if request.raw or not can_chat(request.model):
         if request.system:
             ignored.append("system")
         body["prompt"] = request.prompt

@@ -148,11 +148,12 @@ def _json(value: dict[str, Any]) -> HttpResponse:
 
 
 def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
+    def can_chat(name: str) -> bool:
+        return bool(gateway.text_of(models.resolve(gateway, name)).chat_template)
+
     def read(fields: dict[str, Any]) -> tuple[OllamaRequest, str]:
         """Convert a request; also return the model's name as requested."""
-        model = gateway.model
-        can_chat = model is None or bool(model.chat_template)
-        converted = convert_chat(fields) if is_chat else convert_generate(fields, can_chat=can_chat)
+        converted = convert_chat(fields) if is_chat else convert_generate(fields, can_chat)
         name = converted.body["model"]
         converted.body["model"] = models.resolve(gateway, name)
         return converted, name
@@ -161,7 +162,7 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
         converted, model = await gateway.read(request, read)
         lines = Lines(model, is_chat=is_chat, thinks=converted.thinks)
         if converted.is_load:
-            models.loaded(gateway)
+            await gateway.load(converted.body["model"])
             return HttpResponse(lines.loaded(), ignored=converted.ignored)
         answer = await _start(gateway, converted, request)
         if converted.body["stream"]:

@@ -91,7 +91,7 @@ class OllamaChatRequest(AnswerTable):
         ]
         | None,
         Field(
-            description="The conversation; if missing, only checks that the model is loaded. "
+            description="The conversation; if missing, only loads the model. "
             "A last message of the assistant is continued."
         ),
     ] = None
@@ -106,7 +106,7 @@ class GenerateRequest(AnswerTable):
     """Request of ``/api/generate``."""
 
     prompt: Annotated[
-        str | None, Field(description="If missing or empty, only checks that the model is loaded.")
+        str | None, Field(description="If missing or empty, only loads the model.")
     ] = None
     system: Annotated[str | None, Field(description="The system prompt; not with `raw`.")] = None
     raw: Annotated[
@@ -146,7 +146,7 @@ class EmbedRequest(VectorTable):
             Field(fail_fast=True, max_length=MAX_INPUTS),
         ]
         | None,
-        Field(description="A string or strings; if missing, only checks that the model is loaded."),
+        Field(description="A string or strings; if missing, only loads the model."),
     ] = None
     truncate: Annotated[
         bool | None,
@@ -163,7 +163,7 @@ class EmbeddingsRequest(VectorTable):
     """Request of ``/api/embeddings``; the vector is not normalized."""
 
     prompt: Annotated[
-        str | None, Field(description="If missing or empty, only checks that the model is loaded.")
+        str | None, Field(description="If missing or empty, only loads the model.")
     ] = None
 
 

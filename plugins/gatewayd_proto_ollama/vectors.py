@@ -40,7 +40,7 @@ def embedding(gateway: Gateway) -> Handler:
         body, model, ignored = await gateway.read(request, read)
         shown: Fields = {"model": model, "embeddings": []}
         if body["input"] == []:
-            models.loaded(gateway)
+            await gateway.load(body["model"])
         else:
             with translated(renamed(_EMBED)):
                 shown |= _response(await gateway.embed(body, request))
@@ -67,7 +67,7 @@ def embedding_one(gateway: Gateway) -> Handler:
                 found = await gateway.embed({**body, "truncate_prompt_tokens": -1}, request)
             vector = list(found.vectors[0])
         else:
-            models.loaded(gateway)
+            await gateway.load(name)
         return HttpResponse(_encode({"embedding": vector}), ignored=ignored, names=_EMBEDDINGS)
 
     return answered

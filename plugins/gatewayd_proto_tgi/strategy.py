@@ -152,11 +152,17 @@ async def _whole(answer: ChatAnswer, converted: TgiRequest) -> dict[str, Any]:
 
 def _informing(gateway: Gateway) -> Handler:
     async def informing(request: HttpRequest) -> HttpResponse:
-        model = gateway.model
+        name = _model(gateway)
+        model = gateway.describe(name)
         if model is None:
-            raise RequestRefusal(503, "the model is being loaded", code="engine_unavailable")
+            raise RequestRefusal(
+                503,
+                f"the model {name} was never loaded: the first request loads it",
+                code="engine_unavailable",
+                retry_after=5,
+            )
         found = {
-            "model_id": _model(gateway),
+            "model_id": name,
             "model_dtype": model.dtype,
             "model_pipeline_tag": "text-generation",
             "max_best_of": MAX_CHOICES,

@@ -119,6 +119,24 @@ async def test_random_traffic_to_three_models_in_memory_for_two_loses_no_request
     assert daemon.stop() == 0
 
 
+async def test_it_is_ready_when_the_models_of_the_start_are_and_stays_so(
+    start_daemon: Start, client: Any
+) -> None:
+    late = {"models.a.preload": False, "models.c.preload": False}
+    daemon = start_daemon(env={"FAKE_LOAD_MS": "1500"}, wait=False, **settings("", **late))
+    await asyncio.to_thread(daemon.wait_listening)
+    status, shown = await asyncio.to_thread(daemon.readyz)
+    assert (status, shown["status"]) == (503, "not_ready"), shown
+    await asyncio.to_thread(daemon.wait_ready)
+    assert (await asyncio.to_thread(daemon.readyz))[0] == 200
+    loading = asyncio.create_task(client.complete(daemon, "x", 4, model="c"))
+    while not loading.done():
+        status, shown = await asyncio.to_thread(daemon.readyz)
+        assert (status, shown["status"] in ("ready", "degraded")) == (200, True), shown
+        await asyncio.sleep(0.05)
+    assert (await loading).is_complete
+
+
 async def test_a_long_answer_is_finished_before_its_model_is_unloaded(
     start_daemon: Start, client: Any
 ) -> None:

@@ -40,7 +40,7 @@ from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.protocols import ProtocolStrategy
 from tests.gatewayd.catalogue.sleeping_fleets import Now, residency_of
 from tests.gatewayd.fake_fleet import FakeFleet
-from tests.gatewayd.one_model import one_model
+from tests.gatewayd.one_model import another_target, one_model
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "nano", "prompt": "hi"}
@@ -105,8 +105,9 @@ async def running(
     others: Mapping[str, FakeFleet] = MappingProxyType({}),
     routes: Sequence[ModelRoute] = (),
     recent: RecentLatencyRecords | None = None,
+    further: Mapping[tuple[str, ...], FakeFleet] | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends."""
+    """Serve until the block ends; ``others`` and ``further`` are more models, by their names."""
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
     control = FakeControl()
@@ -130,6 +131,8 @@ async def running(
         recent=recent,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
+    for names, other in (further or {}).items():
+        services.catalogue.add(another_target(services, other, text, names))
     metrics = services.metrics
     relayed = compose_upstreams(
         Config(upstreams=dict(upstreams or {})), PluginHost(Catalog.installed()), metrics

@@ -65,6 +65,14 @@ def one_model(
     )
 
 
+def another_target(
+    services: Services, fleet: Fleet, text: TextModel, names: tuple[str, ...]
+) -> ModelTarget:
+    """Return a further model for the catalogue of a gateway."""
+    metrics = Metrics(services.metrics, fleet, names[0], max_model_len=2048)
+    return ModelTarget(names=names, fleet=fleet, text=text, metrics=metrics)
+
+
 def model_metrics(fleet: Fleet, name: str = "m", **more: Any) -> Metrics:
     """Return the metrics of one model in a registry of their own."""
     version = more.pop("version", "1")

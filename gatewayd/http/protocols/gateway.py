@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
+from gatewayd.catalogue.target import ModelTarget
+from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import GatewayError
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import Header
@@ -35,6 +37,7 @@ from gatewayd_hooks.protocols import (
     HttpRequest,
     PullProgress,
     ServedModel,
+    ServedText,
     StoredModel,
     Timing,
     Usage,
@@ -133,21 +136,52 @@ class ServedGateway:
     @property
     def model(self) -> ServedModel | None:
         """See ``Gateway``."""
-        services = self._services
+        return self.describe(names[0]) if (names := self.models) else None
+
+    def describe(self, name: str) -> ServedModel | None:
+        """See ``Gateway``."""
+        services, text = self._serving(name), self.text_of(name)
         model = services.fleet.model
         if model is None:
             return None
-        template = services.text.template
         return ServedModel(
             created=services.created,
             architecture=model.architecture,
             num_parameters=model.num_parameters,
             dtype=model.dtype,
             context_length=model.max_model_len,
-            chat_template="" if template is None else template.source,
-            calls_tools=services.parsers.tools is not None,
-            reasons=services.parsers.reasoning is not None,
+            chat_template=text.chat_template,
+            calls_tools=text.calls_tools,
+            reasons=text.reasons,
         )
+
+    def text_of(self, name: str) -> ServedText:
+        """See ``Gateway``."""
+        services = self._serving(name)
+        if not isinstance(services.target, ModelTarget):
+            # An upstream renders chats itself, and takes what OpenAI's API has.
+            return ServedText(chat_template="", calls_tools=True, reasons=True)
+        template, parsers = services.text.template, services.parsers
+        return ServedText(
+            chat_template="" if template is None else template.source,
+            calls_tools=parsers.tools is not None,
+            reasons=parsers.reasoning is not None,
+        )
+
+    def is_loaded(self, name: str) -> bool:
+        """See ``Gateway``."""
+        replicas = self._serving(name).fleet.status()
+        return any(replica.state is ReplicaState.READY for replica in replicas)
+
+    async def load(self, name: str) -> None:
+        """See ``Gateway``."""
+        services = self._serving(name)
+        try:
+            await services.wait_loaded()
+            if services.fleet.condition == "asleep":
+                await services.resident()
+        except GatewayError as error:
+            raise_refusal(error)
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """See ``Gateway``."""
@@ -225,6 +259,17 @@ class ServedGateway:
     async def delete_model(self, name: str) -> None:
         """See ``Gateway``."""
         await local_models.delete_model(self._services, name)
+
+    def _serving(self, name: str) -> Services:
+        """Return the services of a model.
+
+        Raises:
+            RequestRefusal: it is not served, or not to the request's key.
+        """
+        try:
+            return self._services.serving(name)
+        except GatewayError as error:
+            raise_refusal(error)
 
     async def _checked(
         self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest

@@ -96,7 +96,7 @@ async def pooling_work(
         options=non_streaming_options(services, discard=True),
         arrival=arrival,
         principal=principal,
-        model=request.model or services.target.name,
+        model=request.model or services.name,
     )
 
 

@@ -101,7 +101,7 @@ class VectorRoute(ABC, Generic[RequestT]):
         request_id, arrival = scope["request_id"], self._services.clock()
         request, ignored = await receive_request(self._services, self.table, scope, receive)
         services = self._services.serving(request.model)
-        name = request.model or services.target.name
+        name = request.model or services.name
         work = await self.work(services, request, request_id, arrival, principal_of(scope))
         found = await pool_prompts(services, work, disconnect_signal(scope, receive))
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens

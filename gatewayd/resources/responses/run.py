@@ -158,7 +158,7 @@ async def count(
     if needs_store(request):
         await services.loaded_model()
     async with conversations.loaded(tenant, request) as asked:
-        model = request.model or services.target.name
+        model = request.model or services.name
         try:
             if request.truncation != "auto":
                 return await attempt(asked.conversation)

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class ServedModel(NamedTuple):
-    """Properties of the served model.
+    """Properties of a served model that has been loaded.
 
     Attributes:
         created: Unix time at which it began to be served.
@@ -40,6 +40,20 @@ class ServedModel(NamedTuple):
     reasons: bool
 
 
+class ServedText(NamedTuple):
+    """Properties of a served model that are known before it is loaded. New in 1.29.
+
+    Attributes:
+        chat_template: Jinja2; empty for a model without chat support.
+        calls_tools: whether there is a parser for its tool calls.
+        reasons: whether there is a parser for its reasoning.
+    """
+
+    chat_template: str
+    calls_tools: bool
+    reasons: bool
+
+
 class Gateway(Protocol):
     """Services of the gateway for protocols.
 
@@ -55,7 +69,43 @@ class Gateway(Protocol):
 
     @property
     def model(self) -> ServedModel | None:
-        """Model behind all names; None until an engine has loaded it."""
+        """Model of the first of ``models``; None until an engine has loaded it."""
+
+    def describe(self, name: str) -> ServedModel | None:
+        """Return the properties of a model; None if it was never loaded.
+
+        They stay while it is unloaded. New in 1.29.
+
+        Args:
+            name: one of ``models``, which may be names of different models.
+
+        Raises:
+            Refusal: it is not served, or not to the request's key.
+        """
+
+    def text_of(self, name: str) -> ServedText:
+        """Return the properties of a model that are known before it is loaded. New in 1.29.
+
+        Raises:
+            Refusal: as ``describe``.
+        """
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether an engine has a model loaded now. New in 1.29.
+
+        Raises:
+            Refusal: as ``describe``.
+        """
+
+    async def load(self, name: str) -> None:
+        """Wait until a model is loaded, as a request for it does. New in 1.29.
+
+        A model that sleeps is loaded, for which another one may be unloaded; later on it may be
+        unloaded again.
+
+        Raises:
+            Refusal: as ``describe``, or it cannot be loaded now.
+        """
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """Parse a body and convert it; large bodies are handled in a thread, off the event loop.

@@ -14,6 +14,7 @@ from gatewayd_hooks.protocols import (
     PullProgress,
     RequestRefusal,
     ServedModel,
+    ServedText,
     StoredModel,
     Timing,
     Usage,
@@ -93,12 +94,19 @@ class FakeGateway:
         stored: models of the store; a deleted one is removed from it.
         progress: of the next pulls.
         prompt: scored tokens of the next prompts.
+        model: the model of all names, except for those in ``others``; None if never loaded.
+        others: models of other names in ``models``; None if never loaded.
+        asleep: names whose model was loaded before and is not loaded now.
+        loads: names passed to ``load``, in order.
     """
 
     def __init__(self) -> None:
         self.models: Sequence[str] = ("nano", "nano-alias")
         self.version = "1.2.3"
         self.model: ServedModel | None = MODEL
+        self.others: dict[str, ServedModel | None] = {}
+        self.asleep: set[str] = set()
+        self.loads: list[str] = []
         self.usage = Usage(12, 5, 8)
         self.refusal: RequestRefusal | None = None
         self.failure: RequestRefusal | None = None
@@ -114,6 +122,30 @@ class FakeGateway:
         """Set the parts of the next answers, one delta each."""
         contents = [Delta(0, (part,)) for part in parts]
         self.deltas = [*contents, Delta(0, (), finish_reason, stop)]
+
+    def describe(self, name: str) -> ServedModel | None:
+        """Return the configured model."""
+        self._check_name(name)
+        return self.others.get(name, self.model)
+
+    def text_of(self, name: str) -> ServedText:
+        """Return the text side of the configured model; that of ``MODEL`` if it has none."""
+        model = self.describe(name) or MODEL
+        return ServedText(model.chat_template, model.calls_tools, model.reasons)
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether the name has a model and does not sleep."""
+        return self.describe(name) is not None and name not in self.asleep
+
+    async def load(self, name: str) -> None:
+        """Record the name; its model is ``MODEL`` if it was never loaded."""
+        self._check_name(name)
+        self.loads.append(name)
+        if self.refusal is not None:
+            raise self.refusal
+        self.asleep.discard(name)
+        if self.describe(name) is None:
+            self.others[name] = MODEL
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """Parse a body in the event loop."""
@@ -167,9 +199,12 @@ class FakeGateway:
         if self.refusal is not None:
             raise self.refusal
         model = str(body.get("model", ""))
-        if model not in self.models:
-            raise RequestRefusal(404, f"there is no model {model!r}", code="model_not_found")
+        self._check_name(model)
         return model
+
+    def _check_name(self, name: str) -> None:
+        if name not in self.models:
+            raise RequestRefusal(404, f"there is no model {name!r}", code="model_not_found")
 
     def _answer(self, body: Mapping[str, Any]) -> FakeAnswer:
         model = self._check(body)

@@ -160,6 +160,15 @@ class ProtocolConformance:
                 assert gateway.bodies, "it did not ask the gateway"
                 assert gateway.bodies[-1].get("model") in gateway.models
 
+    def test_a_conversation_with_a_model_that_was_never_loaded_is_answered(self) -> None:
+        """The gateway loads it: a protocol that refuses would keep it from being loaded."""
+        for sample in self._conversations():
+            with self.opened() as protocol:
+                gateway = FakeGateway()
+                gateway.model = None
+                status, _ = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
+                assert status == 200
+
     def test_refusals_of_the_gateway_reach_the_client(self) -> None:
         for sample in self._conversations():
             with self.opened() as protocol:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 from gatewayd_hooks.protocols import Delta, HttpResponse, RequestRefusal
-from gatewayd_hooks.testing.fake_gateway import MODEL, FakeGateway, request
+from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_proto_ollama.answers import Reader
 from gatewayd_proto_ollama.config import OllamaConfig
@@ -32,7 +32,7 @@ def chat(**fields: Any) -> dict[str, Any]:
 
 def generate(**fields: Any) -> dict[str, Any]:
     fields = {"model": "nano", "prompt": "hi", **fields}
-    return convert_generate(fields, can_chat=True).body
+    return convert_generate(fields, lambda _: True).body
 
 
 def call(gateway: FakeGateway, route: str, **fields: Any) -> HttpResponse:
@@ -170,7 +170,7 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
     raw = generate(raw=True, logprobs=True, top_logprobs=3)
     assert raw == {"model": "nano", "stream": True, "prompt": "hi", "logprobs": 3}
     fields = {"model": "nano", "prompt": "hi", "system": "s"}
-    bare = convert_generate(fields, can_chat=False)
+    bare = convert_generate(fields, lambda _: False)
     assert (bare.is_raw, bare.ignored) == (True, ["system"])
 
 
@@ -289,7 +289,8 @@ def test_nothing_to_answer_loads_the_model(route: str, fields: dict[str, Any]) -
     gateway = FakeGateway()
     (answer,) = lines(call(gateway, route, **fields))
     assert (answer["done"], answer["done_reason"]) == (True, "load")
-    gateway.model = None
+    assert gateway.loads == ["nano"]
+    gateway.refusal = RequestRefusal(503, "not loaded yet")
     with pytest.raises(RequestRefusal, match="not loaded yet"):
         call(gateway, route, **fields)
 
@@ -318,7 +319,8 @@ def test_texts_become_vectors() -> None:
 def test_no_text_has_no_vector_and_loads_the_model(route: str, none: dict[str, Any]) -> None:
     gateway = FakeGateway()
     assert json.loads(call(gateway, f"POST /api/{route}").body) == none  # type: ignore[arg-type]
-    gateway.model = None
+    assert gateway.loads == ["nano"]
+    gateway.refusal = RequestRefusal(503, "not loaded yet")
     with pytest.raises(RequestRefusal, match="not loaded yet"):
         call(gateway, f"POST /api/{route}")
 
@@ -348,20 +350,6 @@ def test_more_than_the_context_has_left_is_a_bound() -> None:
     asked = {"messages": [HI], "options": {"num_predict": 10**6}}
     found = lines(call(Full(), "POST /api/chat", **asked))
     assert found[-1]["done"]
-
-
-def test_models_are_described() -> None:
-    gateway = FakeGateway()
-    names = ollama.ListResponse.model_validate_json(call(gateway, "GET /api/tags").body)  # type: ignore[arg-type]
-    assert [model.model for model in names.models] == ["nano:latest", "nano-alias:latest"]
-    running = ollama.ProcessResponse.model_validate_json(call(gateway, "GET /api/ps").body)  # type: ignore[arg-type]
-    assert running.models[0].context_length == MODEL.context_length
-    shown = ollama.ShowResponse.model_validate_json(call(gateway, "POST /api/show").body)  # type: ignore[arg-type]
-    assert shown.capabilities == ["completion", "tools", "thinking"]
-    assert shown.modelinfo is not None
-    assert shown.modelinfo["llama.context_length"] == MODEL.context_length
-    gateway.model = None
-    assert json.loads(call(gateway, "GET /api/ps").body) == {"models": []}  # type: ignore[arg-type]
 
 
 def test_the_version_is_what_the_settings_say() -> None:

@@ -29,6 +29,6 @@ def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
             config_type=LlamaCppSettings,
             build=_build,
             summary="The completion API of llama.cpp's server.",
-            requires_spec=">=1.6,<2",
+            requires_spec=">=1.29,<2",
         )
     ]

@@ -67,10 +67,14 @@ class LlamaCpp:
             return HttpResponse(json.dumps(_end(answer, last, text)).encode(), ignored=ignored)
 
         async def props(request: HttpRequest) -> HttpResponse:
-            model = gateway.model
+            name = gateway.models[0]
+            model = gateway.describe(name)
+            if model is None:
+                await gateway.load(name)
+                model = gateway.describe(name)
             if model is None:
                 raise Refusal(503, "the model is being loaded", code="engine_unavailable")
-            body = {"model_path": gateway.models[0], "n_ctx": model.context_length}
+            body = {"model_path": name, "n_ctx": model.context_length}
             return HttpResponse(json.dumps(body).encode())
 
         return [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.protocols import (
     AnswerToken,
+    CallAnswer,
     Delta,
     Embeddings,
     HttpRequest,
@@ -93,6 +95,8 @@ class FakeGateway:
         stored: models of the store; a deleted one is removed from it.
         progress: of the next pulls.
         prompt: scored tokens of the next prompts.
+        called: status and pieces of answers to ``call``.
+        calls: method, target, headers and body of requests to ``call``, in order.
     """
 
     def __init__(self) -> None:
@@ -104,6 +108,8 @@ class FakeGateway:
         self.failure: RequestRefusal | None = None
         self.deltas: Sequence[Delta] = ()
         self.prompt: Sequence[AnswerToken] = ()
+        self.called: tuple[int, Sequence[bytes]] = (200, (b"{}",))
+        self.calls: list[tuple[str, str, Mapping[str, str], bytes]] = []
         self.bodies: list[Mapping[str, Any]] = []
         self.answers: list[FakeAnswer] = []
         self.stored: Sequence[StoredModel] = ()
@@ -114,6 +120,30 @@ class FakeGateway:
         """Set the parts of the next answers, one delta each."""
         contents = [Delta(0, (part,)) for part in parts]
         self.deltas = [*contents, Delta(0, (), finish_reason, stop)]
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a model is served."""
+        return name in self.models
+
+    @asynccontextmanager
+    async def call(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        client: str | None = None,
+    ) -> AsyncGenerator[CallAnswer, None]:
+        """Yield ``called``."""
+        self.calls.append((method, target, headers, body))
+        status, pieces = self.called
+
+        async def read() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        yield CallAnswer(status, {}, read())
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """Parse a body in the event loop."""

@@ -45,7 +45,7 @@ from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.daemon.upstreams import compose_upstreams
-from gatewayd.engines.replicas.launch import served_name
+from gatewayd.engines.replicas.launch import model_source, served_name
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
@@ -248,7 +248,10 @@ def _compose_models(
             try:
                 # Those of the file are known and have names of their own.
                 check_names([*served, model], models[0].name if models else None)
-                files = known.get(model.name) or ServedFiles.find(model.config)
+                files = known.get(model.name)
+                # An operator may have removed one of the file and added another of its name.
+                if files is None or files.source != model_source(model.config):
+                    files = ServedFiles.find(model.config)
             except (OSError, ValueError) as error:
                 _log.error("the added model %s is not served: %s", model.name, error)
                 continue

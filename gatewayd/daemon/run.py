@@ -26,6 +26,7 @@ from gatewayd.daemon.options import DaemonOptions, StartError
 from gatewayd.daemon.progress_stderr import ProgressStderr
 from gatewayd.daemon.routes import close_routes
 from gatewayd.hub.errors import HubError
+from gatewayd.plugins.own_ports import OwnPorts
 from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
 from gatewayd_engine.process import huge_pages
@@ -57,6 +58,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
         self._fleets = self.parts.fleets
+        self._own_ports = OwnPorts(self.parts.models[0].plugged.protocols)
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.
@@ -93,6 +95,7 @@ class Daemon:
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         loading = ", ".join([model.name for model in parts.models if model.preloads])
         _log.info("listening on %s, loading %s", parts.listening.url, loading or "nothing yet")
+        await self._own_ports.start()
         # Ends by a signal, by the failure of all engines, or by that of the server.
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
         # Awaited, so that its drawing is erased before the log lines of the shutdown.
@@ -160,6 +163,7 @@ class Daemon:
         parts.models[0].plugged.stopping(self._stop_reason)
         await parts.local_models.close()  # clients that follow pulls would hold up the drain
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
+        closing = asyncio.create_task(self._own_ports.stop(seconds), name="own ports")
         if parts.listening.is_held:
             # Open connections still send requests, and requests that are held would never end.
             self._fleets.release_held()
@@ -172,6 +176,8 @@ class Daemon:
             # Clients that do not read their last event must not delay the end.
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             parts.server.force_exit = True
+        await asyncio.wait([closing], timeout=_CUT_SECONDS)
+        closing.cancel()
         # Engines may persist their prefix caches in what remains of the drain's time.
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
         await self._fleets.stop(left)

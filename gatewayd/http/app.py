@@ -82,9 +82,9 @@ def build_app(services: Services) -> App:
         Rights(router.routes, services.catalogue),
         only_local_hosts=services.only_local_hosts,
     )
-    return with_cors(
-        services.allowed_origins, RequestMiddleware(guard, services.metrics, protocols.format_error)
-    )
+    app = RequestMiddleware(guard, services.metrics, protocols.format_error)
+    protocols.set_app(app)
+    return with_cors(services.allowed_origins, app)
 
 
 def build_router(services: Services, protocols: Protocols) -> Router:

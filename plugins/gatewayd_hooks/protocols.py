@@ -7,7 +7,7 @@ type that it needs can be imported from here.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from gatewayd_hooks.requests.answers import (
     AnswerToken,
@@ -18,7 +18,7 @@ from gatewayd_hooks.requests.answers import (
     Usage,
 )
 from gatewayd_hooks.requests.gateway import Gateway, ServedModel, ServedText
-from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
+from gatewayd_hooks.requests.http import CallAnswer, HttpRequest, HttpResponse
 from gatewayd_hooks.requests.models import PullProgress, StoredModel
 from gatewayd_hooks.requests.refusal import Refusal, RequestRefusal
 from gatewayd_hooks.strategy import Strategy
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerToken",
+    "CallAnswer",
     "ChatAnswer",
     "Delta",
     "Embeddings",
@@ -43,6 +44,7 @@ __all__ = [
     "Route",
     "ServedModel",
     "ServedText",
+    "ServesItself",
     "StoredModel",
     "Timing",
     "Usage",
@@ -97,3 +99,25 @@ class ProtocolStrategy(Strategy, Protocol):
 
     def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
         """Return an error event for a stream whose status was already sent."""
+
+
+@runtime_checkable
+class ServesItself(Protocol):
+    """Optional methods of a protocol that listens on a port of its own. New in 1.29.
+
+    It passes its requests to ``Gateway.call`` of the gateway that ``routes`` was given. If one of
+    these methods raises, that is logged, and the daemon continues without the port.
+    """
+
+    async def start(self) -> None:
+        """Listen; called once, in the event loop, after ``routes``."""
+
+    async def stop(self, seconds: float) -> None:
+        """Stop listening at once, and return when running requests have ended.
+
+        Called once, also after a ``start`` that raised or took too long and was cancelled, and
+        itself cancelled if the daemon stops earlier.
+
+        Args:
+            seconds: after which to cancel them.
+        """

@@ -38,6 +38,8 @@ from gatewayd_preempt_swap.strategy import Swap
 from gatewayd_prefix_hash.strategy import HashChain
 from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_proto_anthropic.strategy import Anthropic
+from gatewayd_proto_kserve.config import KserveConfig
+from gatewayd_proto_kserve.strategy import Kserve
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
 from gatewayd_proto_tgi.config import TgiConfig
@@ -312,6 +314,12 @@ class TestTgi(ProtocolConformance):
             request("POST", "/generate_stream", b'{"inputs":"hi"}'),
             request("POST", "/", b'{"inputs":"hi","stream":true}'),
         ]
+
+
+class TestKserve(ProtocolConformance):
+    def make(self) -> Kserve:
+        pytest.importorskip("grpc")
+        return Kserve(KserveConfig(port=0))
 
 
 class TestOllama(ProtocolConformance):

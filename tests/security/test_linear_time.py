@@ -64,6 +64,7 @@ CHECKPOINTS = (
 )
 CLIENTS = (
     "gatewayd/http/asgi.py",
+    "gatewayd/http/in_process.py",
     "gatewayd/http/server/edge_chunks.py",
     "gatewayd/http/server/authentication.py",
     "gatewayd/http/protocols/route.py",

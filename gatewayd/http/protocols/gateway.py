@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
@@ -11,7 +11,8 @@ from gatewayd.catalogue.target import ModelTarget
 from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import GatewayError
 from gatewayd.http import body_threads
-from gatewayd.http.asgi import Header
+from gatewayd.http.asgi import App, Header
+from gatewayd.http.in_process import InProcessCalls
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.completions import CompletionRoute
@@ -33,6 +34,7 @@ from gatewayd.http.vectors.embeddings import truncate_and_normalize
 from gatewayd.http.vectors.pooling import pool_prompts
 from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import (
+    CallAnswer,
     Embeddings,
     HttpRequest,
     PullProgress,
@@ -114,6 +116,11 @@ class ServedGateway:
         self._completions = _Continuation(services)
         self._embeddings = Embedder(services)
         self._exchanges: dict[str, ProtocolExchange] = {}
+        self._calls = InProcessCalls()
+
+    def set_app(self, app: App) -> None:
+        """Set the app for ``call``: all of the data plane, which is built after its routes."""
+        self._calls.app = app
 
     @contextmanager
     def exchange(
@@ -182,6 +189,22 @@ class ServedGateway:
                 await services.resident()
         except GatewayError as error:
             raise_refusal(error)
+
+    def is_ready(self, name: str) -> bool:
+        """See ``Gateway``."""
+        return self._services.catalogue.find(name).fleet.is_ready
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        client: str | None = None,
+    ) -> AbstractAsyncContextManager[CallAnswer]:
+        """See ``Gateway``."""
+        return self._calls.call(method, target, headers, body, client)
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """See ``Gateway``."""

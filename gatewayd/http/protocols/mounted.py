@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from starlette.routing import Route, compile_path
 
 from gatewayd.errors import GatewayError
-from gatewayd.http.asgi import FormattedError, Receive, Scope, Send
+from gatewayd.http.asgi import App, FormattedError, Receive, Scope, Send
 from gatewayd.http.protocols.answer import refusal_of
 from gatewayd.http.protocols.gateway import ServedGateway
 from gatewayd.http.protocols.route import MountedProtocol, ProtocolRoute, response_headers
@@ -41,6 +41,10 @@ class Protocols:
         mounts = [MountedProtocol(name, strategy) for name, strategy in services.protocols]
         self._routes = [(mount, self._validated_routes(mount)) for mount in mounts]
         self._owners = PathOwners()
+
+    def set_app(self, app: App) -> None:
+        """Set the app to which protocols send requests of ports of their own."""
+        self._gateway.set_app(app)
 
     @property
     def operations(self) -> list[Operation]:

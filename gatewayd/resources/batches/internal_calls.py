@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gatewayd.http.asgi import App, Message, Scope
-from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal
+from gatewayd.http.asgi import App, Message
+from gatewayd.http.in_process import scope_of
+from gatewayd.http.server.disconnect import EdgeDisconnectSignal
 from gatewayd.store.disk_quota import ACCEPTED
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 
@@ -42,28 +43,12 @@ async def call(app: App, path: str, body: bytes, principal: Principal) -> Intern
         else:
             pieces.append(message.get("body", b""))
 
-    scope: Scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "POST",
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "root_path": "",
-        "query_string": b"",
-        "headers": [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"host", b"localhost"),
-        ],
-        "client": None,
-        "server": None,
-        # The signal never fires: with it no task waits for `http.disconnect` from `receive`.
-        "extensions": {EXTENSION: EdgeDisconnectSignal(), ACCEPTED: {}},
-        # Stands for authentication, which the app of batch lines does not have.
-        IN_SCOPE: principal,
-    }
+    scope = scope_of(
+        "POST", path, [(b"content-type", b"application/json")], body, EdgeDisconnectSignal()
+    )
+    scope["extensions"][ACCEPTED] = {}
+    # Stands for authentication, which the app of batch lines does not have.
+    scope[IN_SCOPE] = principal
     await app(scope, receive, send)
     retry = headers.get(b"retry-after", b"")
     return InternalAnswer(

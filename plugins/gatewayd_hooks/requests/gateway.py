@@ -7,10 +7,11 @@ dictionary and refuses what that route would refuse.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gatewayd_hooks.requests.answers import ChatAnswer, Embeddings
-from gatewayd_hooks.requests.http import HttpRequest
+from gatewayd_hooks.requests.http import CallAnswer, HttpRequest
 from gatewayd_hooks.requests.models import PullProgress, StoredModel
 
 T = TypeVar("T")
@@ -105,6 +106,39 @@ class Gateway(Protocol):
 
         Raises:
             Refusal: as ``describe``, or it cannot be loaded now.
+        """
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a request for a model would be served now. New in 1.29.
+
+        Args:
+            name: one of ``models``.
+        """
+
+    def call(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        client: str | None = None,
+    ) -> AbstractAsyncContextManager[CallAnswer]:
+        """Send a request to the gateway itself, for protocols with a port of their own.
+
+        It is authenticated by its headers, limited, counted and answered like one that arrived over
+        HTTP. Leaving the context before the answer's end cancels it, as a disconnect does. New in
+        1.29.
+
+        Args:
+            method: in upper case.
+            target: path, percent-encoded, perhaps with a query.
+            headers: in addition to those of the body's length and of the host.
+            body: the complete body.
+            client: address of the client, by which clients without keys are told apart.
+
+        Raises:
+            ValueError: a header is invalid.
         """
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:

@@ -68,3 +68,26 @@ class HttpResponse:
     ignored: Sequence[str] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     keepalive: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAnswer:
+    """Answer to ``Gateway.call``. New in 1.29.
+
+    Attributes:
+        status: HTTP status.
+        headers: names in lower case.
+        body: pieces as they are written; once. It raises ``ConnectionError`` if they end early.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: AsyncIterator[bytes]
+
+    async def read(self) -> bytes:
+        """Return the rest of the body.
+
+        Raises:
+            ConnectionError: it ends early.
+        """
+        return b"".join([piece async for piece in self.body])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.protocols import (
     AnswerToken,
+    CallAnswer,
     Delta,
     Embeddings,
     HttpRequest,
@@ -98,6 +100,8 @@ class FakeGateway:
         others: models of other names in ``models``; None if never loaded.
         asleep: names whose model was loaded before and is not loaded now.
         loads: names passed to ``load``, in order.
+        called: status and pieces of answers to ``call``.
+        calls: method, target, headers and body of requests to ``call``, in order.
     """
 
     def __init__(self) -> None:
@@ -112,6 +116,8 @@ class FakeGateway:
         self.failure: RequestRefusal | None = None
         self.deltas: Sequence[Delta] = ()
         self.prompt: Sequence[AnswerToken] = ()
+        self.called: tuple[int, Sequence[bytes]] = (200, (b"{}",))
+        self.calls: list[tuple[str, str, Mapping[str, str], bytes]] = []
         self.bodies: list[Mapping[str, Any]] = []
         self.answers: list[FakeAnswer] = []
         self.stored: Sequence[StoredModel] = ()
@@ -146,6 +152,30 @@ class FakeGateway:
         self.asleep.discard(name)
         if self.describe(name) is None:
             self.others[name] = MODEL
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a model is served."""
+        return name in self.models
+
+    @asynccontextmanager
+    async def call(
+        self,
+        method: str,
+        target: str,
+        *,
+        headers: Mapping[str, str],
+        body: bytes = b"",
+        client: str | None = None,
+    ) -> AsyncGenerator[CallAnswer, None]:
+        """Yield ``called``."""
+        self.calls.append((method, target, headers, body))
+        status, pieces = self.called
+
+        async def read() -> AsyncIterator[bytes]:
+            for piece in pieces:
+                yield piece
+
+        yield CallAnswer(status, {}, read())
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """Parse a body in the event loop."""

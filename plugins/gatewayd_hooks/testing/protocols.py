@@ -18,6 +18,7 @@ from gatewayd_hooks.protocols import (
     ProtocolStrategy,
     RequestRefusal,
     Route,
+    ServesItself,
 )
 from gatewayd_hooks.requests.checking import check
 from gatewayd_hooks.requests.tables import RequestTable
@@ -25,6 +26,7 @@ from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 from gatewayd_hooks.testing.samples.campaign import campaign
 
+_STOP_SECONDS = 5
 _STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 503)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
@@ -87,6 +89,21 @@ class ProtocolConformance:
             assert route.path.startswith("/")
             assert route.summary
             assert callable(route.handler)
+
+    def test_a_port_of_its_own_opens_and_closes(self) -> None:
+        """Of protocols with the methods of ``ServesItself``; also where ``start`` was cancelled."""
+
+        async def serve(protocol: ServesItself, *, starts: bool) -> None:
+            if starts:
+                await protocol.start()
+            async with asyncio.timeout(_STOP_SECONDS):
+                await protocol.stop(0)
+
+        for starts in (True, False):
+            with self.opened() as protocol:
+                if isinstance(protocol, ServesItself):
+                    protocol.routes(FakeGateway())
+                    asyncio.run(serve(protocol, starts=starts))
 
     def test_every_error_has_the_protocols_format(self) -> None:
         """Including those of the gateway: client and server errors stay distinct."""

@@ -142,9 +142,22 @@ def drops_fields_in_silence(protocol: Any) -> None:
     replaced(protocol, change)
 
 
+def stops_only_what_started(protocol: Any) -> None:
+    protocol.port = None
+
+    async def start() -> None:
+        protocol.port = 1
+
+    async def stop(seconds: float) -> None:
+        protocol.port += 1
+
+    protocol.start, protocol.stop = start, stop
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        stops_only_what_started,
         takes_more_than_its_table,
         drops_fields_in_silence,
         raises_a_key_error,

@@ -17,6 +17,8 @@ from gatewayd.http.openai.granted import FIELDS
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_proto_anthropic.strategy import Anthropic
+from gatewayd_proto_kserve.config import KserveConfig
+from gatewayd_proto_kserve.strategy import Kserve
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
 from gatewayd_proto_tgi.config import TgiConfig
@@ -77,6 +79,7 @@ async def served(text: TextModel, folder: Path, **more: Any) -> AsyncIterator[To
         ("anthropic", Anthropic()),
         ("ollama", Ollama(OllamaConfig())),
         ("tgi", Tgi(TgiConfig())),
+        ("kserve", Kserve(KserveConfig())),
     ]
     async with town(text, folder, says([300, 301]), protocols=protocols, **more) as here:
         yield here

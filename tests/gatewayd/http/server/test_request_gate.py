@@ -19,6 +19,8 @@ from starlette.routing import Route, Router
 
 from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
+from gatewayd_proto_kserve.config import KserveConfig
+from gatewayd_proto_kserve.strategy import Kserve
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
 from gatewayd_proto_tgi.config import TgiConfig
@@ -71,6 +73,7 @@ async def whole(text: TextModel, folder: Path, script: Any, **more: Any) -> Asyn
         ("anthropic", Anthropic()),
         ("ollama", Ollama(OllamaConfig())),
         ("tgi", Tgi(TgiConfig())),
+        ("kserve", Kserve(KserveConfig())),
     ]
     async with town(text, folder, script, protocols=protocols, **more) as here:
         yield here

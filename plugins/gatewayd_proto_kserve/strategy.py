@@ -1,0 +1,192 @@
+"""The port, and routes of the gateway that answer what gRPC clients ask about servers and models.
+
+These routes are KServe's over HTTP, so that the rights of a key and the limits of a tenant are
+checked where all requests are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gatewayd_hooks.protocols import (
+    Gateway,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    RequestRefusal,
+    Route,
+)
+from gatewayd_proto_kserve.config import KserveConfig
+from gatewayd_proto_kserve.requests import INPUTS, OUTPUT, VERSION
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+    from gatewayd_proto_kserve.service import KserveService
+
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+
+
+class Kserve:
+    """KServe v2 over gRPC."""
+
+    def __init__(self, config: KserveConfig) -> None:
+        self._config = config
+        self._gateway: Gateway | None = None
+        self._server: Any = None  # grpc.aio.Server
+        self._service: KserveService | None = None
+
+    def open(self, resources: GatewayResources) -> None:
+        """Import gRPC.
+
+        Raises:
+            ImportError: it is not installed.
+        """
+        try:
+            importlib.import_module("gatewayd_proto_kserve.service")
+        except ImportError as error:
+            raise ImportError(
+                f"gRPC cannot be imported ({error}); pip install 'gatewayd[grpc]'"
+            ) from error
+
+    def close(self) -> None:
+        """Do nothing: ``stop`` closes the port."""
+
+    def routes(self, gateway: Gateway) -> Sequence[Route]:
+        """Return the routes about the server and its models."""
+        self._gateway = gateway
+        return [
+            Route("GET", "/v2", _server(gateway), "Server metadata (KServe)"),
+            Route(
+                *("GET", "/v2/models/{name:path}/ready", _ready(gateway)),
+                "Readiness of a model (KServe)",
+            ),
+            Route("GET", "/v2/models/{name:path}", _model(gateway), "Model metadata (KServe)"),
+        ]
+
+    def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
+        """Return the message alone, as in KServe's HTTP API."""
+        return HttpResponse(_encode({"error": refusal.message}), status=refusal.status)
+
+    def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
+        """Return the same; no route streams."""
+        return _encode({"error": refusal.message})
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            RuntimeError: the address cannot be used.
+        """
+        import grpc.aio
+
+        from gatewayd_proto_kserve.service import KserveService
+
+        gateway, config = self._gateway, self._config
+        if gateway is None:
+            raise RuntimeError("routes() was not called")
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", config.message_bytes),
+                ("grpc.max_concurrent_streams", config.concurrency),
+                ("grpc.max_allowed_incoming_connections", config.connections),
+                # Otherwise two daemons could share a port without noticing.
+                ("grpc.so_reuseport", 0),
+            ],
+            maximum_concurrent_rpcs=config.concurrency,
+        )
+        service = KserveService(gateway)
+        server.add_generic_rpc_handlers((service.handler(),))
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        port = server.add_insecure_port(f"{host}:{config.port}")
+        await server.start()
+        self._server, self._service = server, service
+        _log.info("KServe's gRPC API listens on %s:%d", host, port)
+        await self._warn_if_open(gateway)
+
+    async def stop(self, seconds: float) -> None:
+        """Refuse new requests, and wait for the running ones."""
+        server, service = self._server, self._service
+        if server is None or service is None:
+            return
+        service.stop()
+        try:
+            await server.stop(seconds)
+        except asyncio.CancelledError:
+            await server.stop(0)
+            raise
+
+    async def _warn_if_open(self, gateway: Gateway) -> None:
+        if _is_loopback(self._config.host):
+            return
+        async with gateway.call("GET", "/v2", headers={}) as answer:
+            if answer.status == 200:
+                _log.warning(
+                    "without an API key every machine that reaches %s can use the models: set"
+                    " server.api_key, or [protocol.kserve] host to 127.0.0.1",
+                    self._config.host,
+                )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _server(gateway: Gateway) -> Handler:
+    async def server(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(
+            _encode({"name": "gatewayd", "version": gateway.version, "extensions": []})
+        )
+
+    return server
+
+
+def _ready(gateway: Gateway) -> Handler:
+    async def ready(request: HttpRequest) -> HttpResponse:
+        name = _named(gateway, request)
+        return HttpResponse(_encode({"name": name, "ready": gateway.is_ready(name)}))
+
+    return ready
+
+
+def _model(gateway: Gateway) -> Handler:
+    async def model(request: HttpRequest) -> HttpResponse:
+        found = {
+            "name": _named(gateway, request),
+            "versions": [VERSION],
+            "platform": "gatewayd",
+            "inputs": [
+                {"name": name, "datatype": datatype, "shape": [1]}
+                for name, datatype in INPUTS.items()
+            ],
+            "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
+        }
+        return HttpResponse(_encode(found))
+
+    return model
+
+
+def _named(gateway: Gateway, request: HttpRequest) -> str:
+    """Return the name of a model in the path.
+
+    Raises:
+        RequestRefusal: the key sees no model of that name.
+    """
+    name, names = request.params.get("name", ""), gateway.models
+    if name not in names:
+        raise RequestRefusal(
+            404,
+            f"there is no model {name[:64]!r}; served are: {', '.join(names)}",
+            code="model_not_found",
+        )
+    return name

@@ -1,0 +1,367 @@
+"""Clients of KServe v2: Triton's gRPC client over a real port of a real daemon."""
+
+from __future__ import annotations
+
+import json
+import queue
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.daemon.conftest import Running, nano_daemon
+
+grpc = pytest.importorskip("grpc")
+triton = pytest.importorskip("tritonclient.grpc")
+
+KEY = "gw_test_0123456789"
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
+PROMPT = "def add(a, b):"
+LIMIT = 64 * 1024
+LONG = {"max_tokens": 1500, "ignore_eos": True, "temperature": 0.0}
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {
+        "GATEWAYD_SERVER__API_KEY": KEY,
+        "GATEWAYD_STORE__PATH": "temporary",
+        "GATEWAYD_PROTOCOL__STRATEGIES": '["kserve"]',
+        "GATEWAYD_PROTOCOL__KSERVE__PORT": "0",
+        "GATEWAYD_PROTOCOL__KSERVE__MESSAGE_BYTES": str(LIMIT),
+        **more,
+    }
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with nano_daemon(tmp_path_factory.mktemp("kserve"), **environment()) as running:
+        yield running
+
+
+def address(daemon: Running) -> str:
+    (found,) = re.findall(r"gRPC API listens on ([0-9.]+:\d+)", daemon.log.read_text())
+    return str(found)
+
+
+@contextmanager
+def connected(daemon: Running) -> Iterator[Any]:
+    with triton.InferenceServerClient(address(daemon)) as client:
+        yield client
+
+
+@pytest.fixture
+def client(daemon: Running) -> Iterator[Any]:
+    with connected(daemon) as client:
+        yield client
+
+
+def text(value: str, name: str = "text_input") -> Any:
+    tensor = triton.InferInput(name, [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([value.encode()], dtype=np.object_))
+    return tensor
+
+
+def infer(client: Any, prompt: str = PROMPT, *inputs: Any, **options: Any) -> Any:
+    asked = {"model_name": "nano", "headers": AUTHORIZED, **options}
+    return client.infer(inputs=[text(prompt), *inputs], **asked)
+
+
+def said(result: Any) -> str:
+    (data,) = result.as_numpy("text_output")
+    return str(data.decode())
+
+
+def parameters(result: Any) -> dict[str, Any]:
+    given = result.get_response().parameters
+    return {name: getattr(one, one.WhichOneof("parameter_choice")) for name, one in given.items()}
+
+
+def completion(daemon: Running, **fields: Any) -> Any:
+    body = {"model": "nano", "prompt": PROMPT, **fields}
+    return httpx.post(
+        f"{daemon.url}/v1/completions", json=body, headers=AUTHORIZED, timeout=30
+    ).json()
+
+
+def running(daemon: Running) -> float:
+    page = httpx.get(f"{daemon.url}/metrics", headers=AUTHORIZED, timeout=30).text
+    return float(re.findall(r"^vllm:num_requests_running\{.*\} (\S+)$", page, re.MULTILINE)[0])
+
+
+def wait_running(daemon: Running, count: int) -> None:
+    deadline = time.monotonic() + 30
+    while running(daemon) != count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def failure(code: str, act: Any) -> str:
+    with pytest.raises(triton.InferenceServerException) as caught:
+        act()
+    assert caught.value.status() == f"StatusCode.{code}"
+    return str(caught.value.message())
+
+
+class Stream:
+    """A client's stream, whose results arrive in a queue."""
+
+    def __init__(self, client: Any, headers: Any = None) -> None:
+        self.results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+        self.client = client
+        client.start_stream(
+            lambda result, error: self.results.put((result, error)), headers=headers or AUTHORIZED
+        )
+
+    def send(self, prompt: str = PROMPT, **options: Any) -> None:
+        self.client.async_stream_infer("nano", [text(prompt)], **options)
+
+    def next(self) -> tuple[Any, Any]:
+        return self.results.get(timeout=30)
+
+    def rest(self) -> list[Any]:
+        """The results of a request."""
+        found: list[Any] = []
+        while not found or "triton_final_response" not in parameters(found[-1]):
+            result, error = self.next()
+            assert error is None, error
+            found.append(result)
+        return found
+
+
+def test_an_answer_is_that_of_a_completion(daemon: Running, client: Any) -> None:
+    result = infer(client, parameters={"max_tokens": 12, "temperature": 0.0}, request_id="mine")
+    ours = completion(daemon, max_tokens=12, temperature=0)
+    response, usage = result.get_response(), ours["usage"]
+    assert said(result) == ours["choices"][0]["text"]
+    assert (response.id, response.model_name, response.model_version) == ("mine", "nano", "1")
+    assert parameters(result) == {
+        "finish_reason": "length",
+        "prompt_tokens": usage["prompt_tokens"],
+        "completion_tokens": 12,
+    }
+
+
+def test_sampling_is_that_of_a_completion(daemon: Running, client: Any) -> None:
+    sampling = {"max_tokens": 16, "temperature": 1.5, "top_p": 0.9, "top_k": 50, "seed": 7}
+    ours = completion(daemon, **sampling)["choices"][0]["text"]
+    assert said(infer(client, parameters=sampling)) == ours
+    strings = {name: str(value) for name, value in sampling.items()}
+    asked = text(json.dumps(strings), "sampling_parameters")
+    assert said(infer(client, PROMPT, asked)) == ours
+    assert said(infer(client, PROMPT, asked, parameters={"seed": 8})) != ours
+    stop = ours[4:7]
+    stopped = infer(client, parameters={**sampling, "stop": stop, "mine": 1, "also": "x"})
+    assert said(stopped) == ours[: ours.index(stop)]
+    assert parameters(stopped)["finish_reason"] == "stop"
+    assert parameters(stopped)["ignored_parameters"] == "also, mine"
+
+
+def test_a_plain_stub_gets_contents_as_it_sends_them(daemon: Running) -> None:
+    from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+    request = service_pb2.ModelInferRequest(model_name="nano")
+    tensor = request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
+    tensor.contents.bytes_contents.append(PROMPT.encode())
+    request.parameters["max_tokens"].int64_param = 5
+    request.parameters["temperature"].double_param = 0
+    with grpc.insecure_channel(address(daemon)) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        response = stub.ModelInfer(request, metadata=[("x-api-key", KEY)])
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelConfig(service_pb2.ModelConfigRequest(name="nano"))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert (response.model_name, len(response.raw_output_contents)) == ("nano", 0)
+    (output,) = response.outputs
+    expected = completion(daemon, max_tokens=5, temperature=0)["choices"][0]["text"]
+    assert [one.decode() for one in output.contents.bytes_contents] == [expected]
+
+
+def test_a_stream_has_the_text_of_an_answer(client: Any) -> None:
+    asked = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True}
+    stream = Stream(client)
+    stream.send(parameters=asked, request_id="a", enable_empty_final_response=True)
+    stream.send(parameters={**asked, "max_tokens": 4, "stream": False}, request_id="b")
+    found, (single,) = stream.rest(), stream.rest()
+    client.stop_stream()
+    whole = infer(client, parameters=asked)
+    assert len(found) > 3
+    assert "".join(said(one) for one in found) == said(whole)
+    assert {one.get_response().id for one in found} == {"a"}
+    last = parameters(found[-1])
+    assert (last["finish_reason"], last["completion_tokens"]) == ("length", 40)
+    assert all(parameters(one) == {} for one in found[:-1])
+    assert single.get_response().id == "b"
+    assert said(whole).startswith(said(single))
+
+
+def test_an_error_in_a_stream_ends_its_request_alone(client: Any) -> None:
+    stream = Stream(client)
+    stream.send(parameters={"temperature": 7.0})
+    result, error = stream.next()
+    assert result is None
+    assert "temperature is 7" in error.message()
+    stream.send(parameters={"max_tokens": 2})
+    assert len(stream.rest()) >= 1
+    client.stop_stream()
+
+
+def test_a_cancelled_stream_frees_the_engine(daemon: Running, client: Any) -> None:
+    stream = Stream(client)
+    stream.send(parameters=LONG)
+    assert stream.next()[1] is None
+    assert running(daemon) == 1
+    client.stop_stream(cancel_requests=True)
+    wait_running(daemon, 0)
+
+
+def test_a_deadline_and_a_lost_connection_cancel_an_answer(daemon: Running, client: Any) -> None:
+    failure("DEADLINE_EXCEEDED", lambda: infer(client, parameters=LONG, client_timeout=0.3))
+    wait_running(daemon, 0)
+    with connected(daemon) as other:
+        done: queue.Queue[Any] = queue.Queue()
+        other.async_infer(
+            *("nano", [text(PROMPT)], lambda result, error: done.put(error)),
+            parameters=LONG,
+            headers=AUTHORIZED,
+        )
+        wait_running(daemon, 1)
+    wait_running(daemon, 0)
+    assert done.get(timeout=10) is not None
+    finished = completion(daemon, max_tokens=1)
+    assert finished["usage"]["completion_tokens"] == 1
+
+
+def test_a_key_is_needed_but_for_health(daemon: Running, client: Any) -> None:
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    for headers in ({}, {"authorization": "Bearer wrong-key-000000"}):
+        for act in (
+            lambda headers=headers: infer(client, headers=headers),
+            lambda headers=headers: client.is_model_ready("nano", headers=headers),
+            lambda headers=headers: client.get_server_metadata(headers=headers),
+        ):
+            failure("UNAUTHENTICATED", act)
+    stream = Stream(client, {"authorization": "Bearer wrong-key-000000"})
+    stream.send()
+    assert stream.next()[1].status() == "StatusCode.UNAUTHENTICATED"
+    client.stop_stream()
+
+
+def test_models_are_described(client: Any) -> None:
+    assert client.is_model_ready("nano", headers=AUTHORIZED)
+    assert client.is_model_ready("nano", "1", headers=AUTHORIZED)
+    server = client.get_server_metadata(headers=AUTHORIZED)
+    assert (server.name, bool(server.version)) == ("gatewayd", True)
+    model = client.get_model_metadata("nano", headers=AUTHORIZED)
+    assert [(one.name, one.datatype, list(one.shape)) for one in model.inputs] == [
+        ("text_input", "BYTES", [1]),
+        ("stream", "BOOL", [1]),
+        ("sampling_parameters", "BYTES", [1]),
+    ]
+    assert [one.name for one in model.outputs] == ["text_output"]
+    for name in ("other", "nano/ready", "a b?c=%2e", "é"):
+        said = failure(
+            "NOT_FOUND", lambda name=name: client.is_model_ready(name, headers=AUTHORIZED)
+        )
+        assert "served are: nano" in said
+    assert "other" in failure("NOT_FOUND", lambda: infer(client, model_name="other"))
+    assert "version '2'" in failure("NOT_FOUND", lambda: infer(client, model_version="2"))
+
+
+def test_bad_requests_name_what_is_wrong(client: Any) -> None:
+    number = triton.InferInput("text_input", [1], "INT32")
+    number.set_data_from_numpy(np.array([3], dtype=np.int32))
+    two = triton.InferInput("text_input", [2], "BYTES")
+    two.set_data_from_numpy(np.array([b"a", b"b"], dtype=np.object_))
+
+    def refused(*inputs: Any, code: str = "INVALID_ARGUMENT", **options: Any) -> str:
+        return failure(code, lambda: client.infer("nano", inputs, headers=AUTHORIZED, **options))
+
+    assert "text_input has datatype 'INT32'; it must be BYTES" in refused(number)
+    assert "text_input has shape [2]" in refused(two)
+    assert "inputs[0].name is 'mine'" in refused(text("x", "mine"))
+    assert "text_input is missing" in refused(text("{}", "sampling_parameters"))
+    assert "temperature is 7" in refused(text("x"), parameters={"temperature": 7.0})
+    assert "max_tokens is 'many'" in refused(text("x"), parameters={"max_tokens": "many"})
+    assert "max_tokens is 5000" in refused(text("x"), parameters={"max_tokens": 5000})
+    assert "ModelStreamInfer" in refused(text("x"), parameters={"stream": True})
+    assert "the prompt is empty" in refused(text(""))
+    unnamed = failure("INVALID_ARGUMENT", lambda: infer(client, model_name=""))
+    assert unnamed == "model_name is empty; it must be that of a served model"
+    large = refused(text("x" * LIMIT), code="RESOURCE_EXHAUSTED")
+    assert str(LIMIT) in large
+    # Compressed it is small.
+    refused(text("x" * 40 * LIMIT), code="RESOURCE_EXHAUSTED", compression_algorithm="gzip")
+
+
+def test_a_drain_completes_answers_and_closes_the_port(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with (
+        nano_daemon(tmp_path_factory.mktemp("drain"), **environment()) as daemon,
+        connected(daemon) as client,
+    ):
+        where = address(daemon)
+        stream = Stream(client)
+        stream.send(parameters={**LONG, "max_tokens": 300})
+        assert stream.next()[1] is None
+        with connected(daemon) as other:
+            idle = Stream(other)
+            idle.send(parameters={"max_tokens": 1})
+            assert idle.rest()
+            daemon.process.send_signal(signal.SIGTERM)
+            # One that waits for a request would hold up the end.
+            assert idle.next()[1].status() == "StatusCode.UNAVAILABLE"
+        rest = stream.rest()
+        assert parameters(rest[-1])["completion_tokens"] == 300
+        assert "shutting down" in stream.next()[1].message()
+        assert daemon.process.wait(30) == 0
+        host, port = where.split(":")
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_a_port_in_use_leaves_the_daemon_running(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        env = environment(GATEWAYD_PROTOCOL__KSERVE__PORT=str(taken.getsockname()[1]))
+        with nano_daemon(tmp_path_factory.mktemp("taken"), **env) as daemon:
+            assert daemon.said("protocol kserve cannot serve its own port")
+            assert completion(daemon, max_tokens=1)["usage"]["completion_tokens"] == 1
+
+
+def test_an_open_address_is_warned_of(tmp_path_factory: pytest.TempPathFactory) -> None:
+    env = environment(GATEWAYD_PROTOCOL__KSERVE__HOST="0.0.0.0")
+    open_env = {name: value for name, value in env.items() if not name.endswith("API_KEY")}
+    for each, warns in ((env, False), (open_env, True)):
+        with nano_daemon(tmp_path_factory.mktemp("open"), **each) as daemon:
+            assert daemon.said("without an API key every machine") is warns
+            with triton.InferenceServerClient(f"127.0.0.1:{address(daemon).split(':')[1]}") as one:
+                assert said(infer(one, parameters={"max_tokens": 2}))
+
+
+def test_many_clients_are_answered_at_once(daemon: Running) -> None:
+    """Each by its own answer."""
+    prompts = [f"def f{at}(x):" for at in range(12)]
+    found: dict[str, str] = {}
+
+    def ask(prompt: str) -> None:
+        with connected(daemon) as client:
+            asked = {"max_tokens": 8, "temperature": 0.0}
+            found[prompt] = said(infer(client, prompt, parameters=asked))
+
+    threads = [threading.Thread(target=ask, args=(prompt,)) for prompt in prompts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for prompt in prompts:
+        ours = completion(daemon, prompt=prompt, max_tokens=8, temperature=0)
+        assert found[prompt] == ours["choices"][0]["text"]

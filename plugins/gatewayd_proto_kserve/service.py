@@ -123,6 +123,8 @@ class KserveService:
         self, requests: AsyncIterator[Message], context: Context
     ) -> AsyncIterator[Message]:
         """Answer the requests of a stream one after another; an error ends its request alone."""
+        # Without a key no stream may wait for its first request.
+        await _fenced(self._server_metadata)(None, context)
         while (request := await self._next(context)) is not None:
             try:
                 call = convert(request, can_stream=True)

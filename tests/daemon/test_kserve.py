@@ -250,7 +250,6 @@ def test_a_key_is_needed_but_for_health(daemon: Running, client: Any) -> None:
         ):
             failure("UNAUTHENTICATED", act)
     stream = Stream(client, {"authorization": "Bearer wrong-key-000000"})
-    stream.send()
     assert stream.next()[1].status() == "StatusCode.UNAUTHENTICATED"
     client.stop_stream()
 
@@ -300,6 +299,40 @@ def test_bad_requests_name_what_is_wrong(client: Any) -> None:
     assert str(LIMIT) in large
     # Compressed it is small.
     refused(text("x" * 40 * LIMIT), code="RESOURCE_EXHAUSTED", compression_algorithm="gzip")
+
+
+def test_the_name_selects_one_of_several_models(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Loaded at their first request, in place of the other where memory is for one."""
+    env = environment(
+        GATEWAYD_CATALOGUE__MEMORY="250MiB",
+        GATEWAYD_CATALOGUE__MINIMUM_RESIDENCY_SECONDS="0",
+    )
+    folder = tmp_path_factory.mktemp("models")
+    file = folder / "models.toml"
+    names = {"a": "embedded:nano", "b": "embedded:nano-draft"}
+    tables = [
+        f'[models.{name}]\npath = "{path}"\nmemory = "200MiB"' for name, path in names.items()
+    ]
+    file.write_text("\n".join([*tables, "preload = false", 'served_names = ["org/b"]']))
+    asked = {"max_tokens": 12, "temperature": 0.0}
+    with (
+        nano_daemon(folder, GATEWAYD_CONFIG=str(file), **env) as daemon,
+        connected(daemon) as client,
+    ):
+        # Also the one that is not loaded: its request would load it.
+        assert all(client.is_model_ready(name, headers=AUTHORIZED) for name in names)
+        found = [
+            said(infer(client, model_name=name, parameters=asked)) for name in ("org/b", "a", "b")
+        ]
+        ours = [
+            completion(daemon, model=name, **asked)["choices"][0]["text"] for name in ("b", "a")
+        ]
+        assert found == [ours[0], ours[1], ours[0]]
+        assert ours[0] != ours[1]
+        metadata = client.get_model_metadata("org/b", headers=AUTHORIZED)
+        assert (metadata.name, client.is_server_ready()) == ("org/b", True)
 
 
 def test_a_drain_completes_answers_and_closes_the_port(

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.engines.api import ReplicaState
-from gatewayd.errors import GatewayError
+from gatewayd.errors import GatewayError, ModelNotFound
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import App, Header
 from gatewayd.http.in_process import InProcessCalls
@@ -192,7 +192,11 @@ class ServedGateway:
 
     def is_ready(self, name: str) -> bool:
         """See ``Gateway``."""
-        return self._services.catalogue.find(name).fleet.is_ready
+        try:
+            return self._services.catalogue.find(name).fleet.is_ready
+        except ModelNotFound:
+            # None of a route's targets is served.
+            return False
 
     def call(
         self,

@@ -176,3 +176,5 @@ async def test_readiness_is_that_of_a_model(text: TextModel) -> None:
         assert served.is_ready("nano")
         fleet.is_ready = False
         assert not served.is_ready("nano")
+        fleet.is_ready = True
+        assert not served.is_ready("other")

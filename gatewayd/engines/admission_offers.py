@@ -13,6 +13,8 @@ from typing import Any
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import NotAdmitted
 from gatewayd.plugins.admission import FencedAdmission
+from gatewayd.tracing.causes import ADMISSION
+from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_hooks.admission import AdmissionRequest, Load
 from gatewayd_hooks.scheduling import Priority
 
@@ -58,11 +60,12 @@ def check_admission(
         # The load depends on the class: `urgent_tokens` counts that class and more urgent ones.
         return admission.would_admit(other, load_of(other.tenant, other.priority))
 
-    try:
-        admission.check(asked, load)
-    except NotAdmitted as refusal:
-        refusal.offers = offers(request, asked, deadlines, takes, refusal.offers)
-        raise
+    with TimedSpan(ADMISSION, admission.name):
+        try:
+            admission.check(asked, load)
+        except NotAdmitted as refusal:
+            refusal.offers = offers(request, asked, deadlines, takes, refusal.offers)
+            raise
     return partial(admission.report_first_token, asked, load)
 
 

@@ -35,8 +35,6 @@ from gatewayd.errors import (
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.plugins.admission import FencedAdmission
 from gatewayd.plugins.router import FencedRouter
-from gatewayd.tracing.causes import ADMISSION
-from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.inspect_messages import Inspected, Looked
 from gatewayd_engine.process.messages import (
     Evicted,
@@ -305,7 +303,11 @@ class EngineFleet:
             deadline = self.deadlines[request.priority]
             if deadline is not None:
                 request = msgspec.structs.replace(request, deadline=deadline)
-        on_began = self._check_admission(request, len(sinks))
+        on_began = None
+        if self.admission is not None:
+            serving = sum(replica.can_serve for replica in self._replicas)
+            load = partial(self.backlog.load, num_replicas=serving)
+            on_began = check_admission(self.admission, request, len(sinks), load, self.deadlines)
         job = EngineJob.from_request(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
         self._num_submitted += 1
@@ -315,17 +317,6 @@ class EngineFleet:
         if self._is_asleep:
             self.demand(False)
         return JobHandle(self._dispatch, job)
-
-    def _check_admission(
-        self, request: EngineRequest, num_choices: int
-    ) -> Callable[[float], None] | None:
-        """Ask the admission strategy; see ``check_admission``."""
-        if self.admission is None:
-            return None
-        serving = sum(replica.can_serve for replica in self._replicas)
-        load = partial(self.backlog.load, num_replicas=serving)
-        with TimedSpan(ADMISSION, self.admission.name):
-            return check_admission(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:
         if self._is_draining:

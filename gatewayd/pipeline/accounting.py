@@ -14,6 +14,7 @@ from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd.tracing.request_trace import RequestTrace
 from gatewayd.tracing.route_record import RouteRecord
 from gatewayd.tracing.timeline import Timeline
+from gatewayd_hooks.events import RequestFinished
 
 
 class ChoiceSums(NamedTuple):
@@ -161,6 +162,31 @@ def build_latency_record(
         end=end,
         why=why,
         route=route,
+    )
+
+
+def finished_event(
+    work: Work, outcome: str, tokens: tuple[int, int, int], first: float | None, end: float
+) -> RequestFinished:
+    """Describe an ended request for observers.
+
+    Args:
+        work: the request.
+        outcome: of the request.
+        tokens: of its prompts, of these cached, and generated ones.
+        first: time of its first token; None without tokens.
+        end: time at which its answer was complete.
+    """
+    prompt, cached, generated = tokens
+    return RequestFinished(
+        request_id=work.request_id,
+        tenant=work.requests[0].tenant,
+        outcome=outcome,
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        completion_tokens=generated,
+        ttft_seconds=None if first is None else first - work.arrival,
+        seconds=end - work.arrival,
     )
 
 

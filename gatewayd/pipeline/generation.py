@@ -24,6 +24,7 @@ from gatewayd.pipeline.accounting import (
     ChoiceSums,
     account,
     build_latency_record,
+    finished_event,
     first_token,
     reason,
     sums_of,
@@ -45,7 +46,7 @@ from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
 from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd.tracing.route_record import RouteTrace
-from gatewayd_hooks.events import RequestAdmitted, RequestFinished
+from gatewayd_hooks.events import RequestAdmitted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -439,15 +440,6 @@ class Generation:
         when_usage_known(self._handles, settle, self._loop.call_later)
         notify = self._pipeline.observers.finished
         if notify is not ignore_event:
-            first = first_token(self.choices)
-            event = RequestFinished(
-                request_id=work.request_id,
-                tenant=work.requests[0].tenant,
-                outcome=outcome,
-                prompt_tokens=self.prompt_tokens,
-                cached_tokens=self.cached_tokens,
-                completion_tokens=self.completion_tokens,
-                ttft_seconds=None if first is None else first - work.arrival,
-                seconds=now - work.arrival,
-            )
+            tokens = (self.prompt_tokens, self.cached_tokens, self.completion_tokens)
+            event = finished_event(work, outcome, tokens, first_token(self.choices), now)
             notify_observer(notify, event)

@@ -126,6 +126,7 @@ def idle_look() -> dict[str, Any]:
             "pid": 4242,
             "url": "http://127.0.0.1:8000",
             "model": "nano",
+            "models": ["nano"],
             "state": "ready",
             "uptime_seconds": 3600.0,
             "troubles": [],

@@ -187,6 +187,6 @@ def test_the_protocol_of_the_guide_is_a_sound_one() -> None:
             return [request("POST", "/telegram", b"Why?")]
 
     tests = [name for name in dir(Telegrams) if name.startswith("test_")]
-    assert len(tests) == 11
+    assert len(tests) == 12
     for name in tests:
         getattr(Telegrams(), name)()

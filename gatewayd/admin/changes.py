@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gatewayd.config.device_defaults import limit_of, sizes
 from gatewayd.config.slo import SloTable
@@ -134,11 +134,12 @@ def log_restarts_required(now: Config, new: Config) -> None:
     """Log changed settings that do not take effect without a restart."""
     hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
     for table in type(now).model_fields:
-        # The models of the catalogue are compared one by one, each with its own control, and the
-        # routes once for all of them.
-        if table in hot or table in ("models", "routes"):
+        if table in hot:
             continue
         ours, theirs = getattr(now, table), getattr(new, table)
+        # Tables by name: models are compared one by one, routes and upstreams once for all.
+        if not isinstance(ours, BaseModel):
+            continue
         # Of both: a sub-table of a strategy may be in one of them only.
         for key in {**ours.model_dump(), **theirs.model_dump()}:
             # Limits are applied at once, by the caller.

@@ -73,6 +73,8 @@ class Reloading:
             config = self._read()
             if config.routes != self._routes:
                 _log.warning("restart required: [routes] has changed")
+            if config.upstreams != self._served.file.upstreams:
+                _log.warning("restart required: [upstreams] has changed")
             # Models that stay first: a new one may take long to be read.
             wanted = {model.name: model.config for model in model_configs(config)}
             for model in list(self._models):

@@ -390,7 +390,9 @@ NOT_HERE = {
     "CVE-2026-34159: an engine that computes for the network": Absent(
         "engines have no address", r"\.bind\(|\.listen\(|create_server", ("engine", "plugins")
     ),
-    "vLLM's adapters that a request loads": Absent("there are no adapters", r"\blora|\bpeft\b"),
+    "vLLM's adapters that a request loads": Absent(
+        "there are no adapters", r"adapter_config|lora_[ab]\b|\bpeft\b"
+    ),
     "CVE-2025-46722: a cache key that leaves something out": Absent(
         "of images only; there are none", "pixel_values|image_hash"
     ),

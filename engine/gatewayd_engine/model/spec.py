@@ -12,6 +12,7 @@ from gatewayd_engine.model.config.latent import LatentSpec, read_latent, score_s
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
 from gatewayd_engine.model.config.rope import (
     MOST_CONTEXT,
+    MOST_STATED,
     QueryScale,
     RopeSpec,
     read_layer_ropes,
@@ -143,6 +144,9 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     else:
         num_kv_heads, head_dim = 1, latent.record_dim
         rope = read_rope(config, family, latent.rope_dim, max_model_len)
+    if max_model_len is None and MOST_CONTEXT < rope.max_len <= MOST_STATED:
+        # Llama 4 states ten million, for which it was not trained.
+        max_model_len = MOST_CONTEXT
     if (max_model_len or rope.max_len) > MOST_CONTEXT:
         raise SpecError(
             f"{config.where}: a context of {max_model_len or rope.max_len} tokens is above"

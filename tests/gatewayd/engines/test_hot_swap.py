@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from gatewayd.engines.api import ReplicaState
 from gatewayd.engines.hot_swap import EngineSwaps, FleetSwapRefused
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.setup import EngineSetup
@@ -37,6 +38,7 @@ class Engine:
         self.told: list[list[StrategyChoice]] = []
         self._fate = fate
         self.can_serve = fate != "restarts"
+        self.state = ReplicaState.READY if self.can_serve else ReplicaState.RESTARTING
 
     def send(self, command: Command) -> None:
         """Answer as it must, a little later."""

@@ -23,6 +23,9 @@ PAGE = 16
 END = 2  # the embedded model's end token
 Start = Callable[..., Any]
 
+OURS = ("admission", "router", "executor", "residency", "model_router")
+"""Kinds whose strategies run in the daemon."""
+
 
 def ids(seed: int, length: int) -> list[int]:
     """A prompt that shares its first token with no other."""
@@ -43,7 +46,13 @@ class Page:
             for sample in family.samples:
                 engine = sample.labels.pop("engine", "0")
                 # These are the daemon's own.
-                is_ours = sample.labels.get("kind") in ("admission", "router", "executor")
+                is_ours = sample.labels.get("kind") in (
+                    "admission",
+                    "router",
+                    "executor",
+                    "residency",
+                    "model_router",
+                )
                 assert engine == "0" or (is_ours and engine == "none"), sample
                 assert sample.labels.pop("model_name", "nano") == "nano"
                 samples[sample.name, frozenset(sample.labels.items())] = sample.value

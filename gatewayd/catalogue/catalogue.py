@@ -33,6 +33,9 @@ class Catalogue:
         """Names of all targets and routes, in order."""
         return (*self._by_name, *self.routes)
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name or name in self.routes
+
     @property
     def default(self) -> Target:
         """The target of requests that name no model."""

@@ -26,18 +26,18 @@ class ModelConfigError(ValueError):
 
 
 class ModelNameTaken(ValueError):
-    """Two models have the same name; the message names their tables.
+    """Two models, or a model and a route, have the same name; the message names their tables.
 
     Attributes:
         key: dotted key of the second one's table.
     """
 
-    def __init__(self, name: str, first: ModelConfig, second: ModelConfig) -> None:
-        tables = f"{first.table} and {second.table} both have the name {name!r}"
-        if first is second:
-            tables = f"{first.table} has the name {name!r} twice"
-        super().__init__(f"{tables}: a name stands for one model, so remove one of them")
-        self.key = second.table.strip("[]")
+    def __init__(self, name: str, first: str, second: str) -> None:
+        tables = f"{first} and {second} both have the name {name!r}"
+        if first == second:
+            tables = f"{first} has the name {name!r} twice"
+        super().__init__(f"{tables}: a name stands for one model or route, so rename one of them")
+        self.key = second.strip("[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,26 +87,36 @@ def model_configs(config: Config) -> list[ModelConfig]:
     return found
 
 
-def check_names(models: Sequence[ModelConfig], name: str | None = None) -> None:
-    """Check that each name stands for one model.
+def check_names(
+    models: Sequence[ModelConfig],
+    config: Config,
+    name: str | None = None,
+) -> None:
+    """Check that each name stands for one model or route.
 
     Args:
         models: those that are served together.
+        config: the whole configuration, whose upstreams and routes have names as well.
         name: of the model of ``[model]``; None where only the configuration is known, which may
             leave it to the model's path.
 
     Raises:
         ModelNameTaken: two have the same name.
     """
-    taken: dict[str, ModelConfig] = {}
+    stated: list[tuple[str | None, str]] = []
     for model in models:
         own = model.name or name or model.config.model.served_name
-        for each in (own, *model.served_names):
-            if each is None:
-                continue
-            if each in taken:
-                raise ModelNameTaken(each, taken[each], model)
-            taken[each] = model
+        stated += [(each, model.table) for each in (own, *model.served_names)]
+    for key, upstream in config.upstreams.items():
+        stated += [(each, f"[upstreams.{key}.models]") for each in upstream.models]
+    stated += [(each, f"[routes.{each}]") for each in config.routes]
+    taken: dict[str, str] = {}
+    for each, table in stated:
+        if each is None:
+            continue
+        if each in taken:
+            raise ModelNameTaken(each, taken[each], table)
+        taken[each] = table
 
 
 def _of_entry(config: Config, name: str, base: dict[str, object]) -> ModelConfig:

@@ -132,7 +132,7 @@ def load(
         raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
     try:
         config = Config(**merged)
-        check_names(model_configs(config))
+        check_names(model_configs(config), config)
     # ``from None``: pydantic's own errors quote the values, secrets included.
     except ValidationError as error:
         raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None

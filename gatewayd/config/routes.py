@@ -41,15 +41,13 @@ class RouteEntry(StrategyTable):
 
 
 def problem_of(name: str, entry: RouteEntry, models: Collection[str]) -> str:
-    """Return why a route cannot be served, a sentence; empty if it can.
+    """Return why a route's targets cannot be served, a sentence; empty if they can.
 
     Args:
         name: of the route.
         entry: its table.
         models: names of all models that the daemon serves.
     """
-    if name in models:
-        return f"routes.{name}: a model has the same name; rename one of them"
     for target in entry.targets:
         if target not in models:
             return f"routes.{name}.targets: no model is named {target!r}{_nearest(target, models)}"

@@ -301,21 +301,6 @@ class Config(BaseSettings):
     admin: AdminTable = AdminTable()
     log: LogTable = LogTable()
 
-    @model_validator(mode="after")
-    def _names_are_unique(self) -> Self:
-        taken = {name: f"models.{name}" for name in self.models}
-        for key, model in self.models.items():
-            taken |= {name: f"models.{key}" for name in model.served_names}
-        for key, upstream in self.upstreams.items():
-            for name in upstream.models:
-                if name in taken:
-                    raise ValueError(
-                        f"upstreams.{key} and {taken[name]} both serve {name!r}: a name stands "
-                        "for one model"
-                    )
-                taken[name] = f"upstreams.{key}"
-        return self
-
     @classmethod
     def settings_customise_sources(
         cls,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.catalogue.managed_model import ManagedModel
 from gatewayd.catalogue.memory_budget import UNKNOWN, Footprint
 from gatewayd.catalogue.target import ModelTarget
-from gatewayd.config.catalogue import ModelConfig
+from gatewayd.config.catalogue import ModelConfig, check_names, model_configs
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.tables import Config
 from gatewayd.daemon.options import DaemonOptions
@@ -91,32 +92,33 @@ class ModelParts:
         return self.target.name
 
 
-def compose_model(
-    model: ModelConfig,
-    files: ServedFiles,
+def build_model(
     options: DaemonOptions,
     overrides: Overrides,
     metrics: GatewayMetrics,
+    model: ModelConfig,
+    files: ServedFiles,
     *,
-    is_first: bool,
-    is_alone: bool,
+    is_first: bool = False,
+    is_alone: bool = False,
 ) -> ModelParts:
     """Build the parts of a model; nothing runs yet.
 
     Args:
+        options: environment of the daemon.
+        overrides: operators' changes of all models.
+        metrics: of the gateway, to which the model's are added.
         model: its configuration.
         files: its files.
-        options: environment of the daemon.
-        overrides: operators' changes of this model.
-        metrics: of the gateway, to which the model's are added.
         is_first: whether it is the model that brings the plugins that all share.
         is_alone: whether it is the only model, which log lines need not name.
 
     Raises:
         PluginError: a strategy cannot be loaded, or refuses its settings.
     """
+    changes = overrides if model.name is None else overrides.of_model(model.name)
     # Before anything is built: engines start with the operators' changes instead of being swapped.
-    config = _in_effect(model.config, overrides)
+    config = _in_effect(model.config, changes)
     text = files.text
     name = launch.served_name(config) if model.name is None else model.name
     plugged = LoadedPlugins.load(
@@ -131,7 +133,7 @@ def compose_model(
         log_model="" if is_alone else name,
     )
     fleet = _engines(config, options, plugged, engine)
-    control = Control(config, fleet, plugged, overrides)
+    control = Control(config, fleet, plugged, changes)
     live = LiveRequests[Generation]()
     own = Metrics(
         metrics,
@@ -167,6 +169,47 @@ def compose_model(
         managed=_managed(model, config, name, fleet),
         preloads=model.preloads,
     )
+
+
+def compose_models(
+    config: Config,
+    known: Mapping[str | None, ServedFiles],
+    build: Callable[..., ModelParts],
+    models: list[ModelParts],
+) -> list[Path]:
+    """Build all models; one that an operator has added may be served no more, and is left out.
+
+    Args:
+        config: of the daemon, with operators' changes.
+        known: files of the models of the configuration's file.
+        build: ``build_model`` with its first arguments.
+        models: gets the parts of each, in order.
+
+    Returns:
+        Folders and GGUF files of the models.
+
+    Raises:
+        PluginError: a strategy cannot be loaded, or refuses its settings.
+    """
+    served: list[ModelConfig] = []
+    sources = []
+    configured = model_configs(config)
+    for model in configured:
+        try:
+            # Those of the file are known and have names of their own.
+            own = models[0].name if models else None
+            check_names([*served, model], config, own)
+            files = known.get(model.name)
+            # An operator may have removed one of the file and added another of its name.
+            if files is None or files.source != launch.model_source(model.config):
+                files = ServedFiles.find(model.config)
+        except (OSError, ValueError) as error:
+            _log.error("the added model %s is not served: %s", model.name, error)
+            continue
+        models.append(build(model, files, is_first=not models, is_alone=len(configured) == 1))
+        served.append(model)
+        sources.append(files.source)
+    return sources
 
 
 def _managed(model: ModelConfig, config: Config, name: str, fleet: EngineFleet) -> ManagedModel:

@@ -76,7 +76,8 @@ class Reloading:
             if config.upstreams != self._served.file.upstreams:
                 _log.warning("restart required: [upstreams] has changed")
             # Models that stay first: a new one may take long to be read.
-            wanted = {model.name: model.config for model in model_configs(config)}
+            effective = self._served.effective(config)
+            wanted = {model.name: model.config for model in model_configs(effective)}
             for model in list(self._models):
                 if model.key in wanted:
                     # All before any: one wrong table leaves every model as it is.

@@ -140,7 +140,7 @@ class ServedModels:
             ChangeRefused: a new model cannot be served; those before it are.
         """
         async with self._lock:
-            wanted = self._overrides.apply(file)
+            wanted = self.effective(file)
             self.file = file
             for name in wanted.models:
                 if self._find(name) is None:
@@ -153,6 +153,10 @@ class ServedModels:
             self._log_restarts(wanted)
             self.config = wanted
             return wanted
+
+    def effective(self, file: Config) -> Config:
+        """Return a configuration file's content with operators' changes of models."""
+        return self._overrides.apply(file)
 
     def _log_restarts(self, wanted: Config) -> None:
         for name, entry in wanted.models.items():

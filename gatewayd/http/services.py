@@ -136,12 +136,13 @@ class Services:
             ModelNotFound: it is not served.
             PermissionDenied: the key of the current request may not use it.
         """
-        principal, names = current_principal(), self.catalogue.names
+        principal, catalogue = current_principal(), self.catalogue
         if name is None:
+            names = catalogue.names
             name = next(iter(principal.visible(names)), names[0])
-        elif name not in names:
+        elif name not in catalogue:
             # A key for some models does not learn of the others.
-            raise not_served(name, principal.visible(names))
+            raise not_served(name, principal.visible(catalogue.names))
         principal.check_use(name)
         return self.of(self.catalogue.find(name))
 
@@ -254,7 +255,7 @@ class Services:
         """
         fleet = self.target.fleet
         try:
-            async with asyncio.timeout(self.limits.load_seconds):
+            async with asyncio.timeout(self.limits.wake_seconds):
                 await fleet.wait_model()
                 # Loads after the first one have no event.
                 while not fleet.is_ready or fleet.condition == "asleep":

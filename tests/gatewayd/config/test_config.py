@@ -141,11 +141,6 @@ def test_targets_must_be_served(route: dict[str, Any], said: str) -> None:
     assert problem_of("r", RouteEntry(**route), ["small", "r2"]) == said
 
 
-def test_a_route_must_not_be_named_as_a_model() -> None:
-    problem = problem_of("small", RouteEntry(targets=["small"]), ["small"])
-    assert problem == "routes.small: a model has the same name; rename one of them"
-
-
 def small_keys(file: Path) -> set[str]:
     return set(tomllib.loads(file.read_text())["models"]["small"])
 
@@ -192,41 +187,6 @@ def test_an_error_in_a_model_names_its_table(tmp_path: Path, text: str, said: st
     with pytest.raises(ConfigError) as caught:
         load(file, environ={})
     assert any(said in problem for problem in caught.value.problems)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[models.x]\npath = "a"\nserved_names = ["x"]', "[models.x] has the name 'x' twice"),
-        (
-            '[models.x]\npath = "a"\n[models.y]\npath = "b"\nserved_names = ["z", "x"]',
-            "[models.x] and [models.y] both have the name 'x'",
-        ),
-        (
-            '[model]\npath = "a"\nserved_name = "m"\n[models.m]\npath = "b"',
-            "[model] and [models.m] both have the name 'm'",
-        ),
-        (
-            '[model]\nserved_names = ["n", "n"]',
-            "[model] has the name 'n' twice",
-        ),
-        (
-            '[model]\npath = "a"\nserved_names = ["n"]\n'
-            '[models.m]\npath = "b"\nserved_names = ["n"]',
-            "[model] and [models.m] both have the name 'n'",
-        ),
-    ],
-)
-def test_a_name_stands_for_one_model(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "g.toml"
-    file.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        load(file, environ={})
-    (problem,) = caught.value.problems
-    assert problem.startswith(f"file {file}: {said}: a name stands for one model")
-    # Names of a model that is not served, since only tables of models have paths, are free.
-    file.write_text('[model]\nserved_name = "x"\n[models.x]\npath = "a"')
-    assert load(file, environ={}).config.models
 
 
 def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:

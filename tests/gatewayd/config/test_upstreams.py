@@ -35,8 +35,8 @@ def loaded(tmp_path: Path, text: str, environ: dict[str, str] | None = None) -> 
         (MODELS + 'url = "http://b/?a=1"', "no query"),
         (URL + MODELS + "conect_seconds = 1", "did you mean upstreams.one.connect_seconds?"),
         (URL + MODELS + "first_token_seconds = 0", "upstreams.one.first_token_seconds = 0"),
-        (URL + 'models = { a = "b" }\n[models.a]\npath = "x"', "both serve 'a'"),
-        (URL + MODELS + "[upstreams.two]\n" + URL + MODELS, "both serve 'far'"),
+        (URL + 'models = { a = "b" }\n[models.a]\npath = "x"', "both have the name 'a'"),
+        (URL + MODELS + "[upstreams.two]\n" + URL + MODELS, "both have the name 'far'"),
     ],
 )
 def test_an_invalid_upstream_is_refused_with_its_key(tmp_path: Path, text: str, said: str) -> None:

@@ -36,6 +36,7 @@ def _fp8(form: str) -> dict[str, str]:
     return {_CODEC: "fp8", "kv_codec.fp8.format": form, "kv_codec.fp8.scale": "none"}
 
 
+_TASKS = "Every model generates and embeds; classifiers and reward models are not served."
 _FLOAT16 = {name: "use bfloat16 or float32" for name in ("half", "float16")}
 _FORMATS = {
     "pt": "convert the weights to safetensors",
@@ -157,7 +158,9 @@ MODEL = (
         Only(("auto", "hf", "mistral")),
     ),
     implied("--config-format F", "It is recognized.", Only(("auto", "hf", "mistral"))),
-    implied("--task T, --runner R, --convert C", "Every model generates and embeds."),
+    implied("--task T", _TASKS, Only(("auto", "generate", "embed", "embedding"))),
+    implied("--runner R", _TASKS, Only(("auto", "generate", "pooling"))),
+    implied("--convert C", _TASKS, Only(("auto", "none", "embed"))),
     implied("--use-tqdm-on-load", "The log has the progress of the load."),
     implied(
         "--generation-config G",

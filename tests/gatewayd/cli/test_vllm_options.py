@@ -124,6 +124,10 @@ def test_a_draft_model_drafts_as_many_tokens_as_it_is_told_to() -> None:
     ("line", "words"),
     [
         ("--tensor-parallel-size 2", "-size 2 is not supported: it must be 1. A replica is one"),
+        ("--task classify", "--task classify is not supported: it must be auto or generate or"),
+        ("--task reward", "classifiers and reward models are not served"),
+        ("--runner draft", "--runner draft is not supported: it must be auto or generate or"),
+        ("--convert classify", "--convert classify is not supported: it must be auto or none or"),
         ("--enable-lora", "--enable-lora of vLLM is not supported. LoRA adapters"),
         ("--hf-token secret", "--hf-token of vLLM is not supported. Set the environment"),
         ("--no-enable-chunked-prefill", "it cannot be disabled. Every step mixes"),

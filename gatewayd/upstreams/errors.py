@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gatewayd.errors import (
+    ContextLengthExceeded,
     GatewayError,
     InvalidRequest,
     UpstreamBusy,
@@ -35,13 +36,13 @@ def error_of(
     if status in _CLIENTS_FAULT:
         text = _shown(refusal.message, api_key) or f"the request is refused with status {status}"
         code, param = refusal.code or "", refusal.param or ""
-        error = InvalidRequest(
+        # Another target of a route may have a longer context.
+        kind = ContextLengthExceeded if code == ContextLengthExceeded.code else InvalidRequest
+        return kind(
             f"the upstream {upstream} refuses the request: {text}",
             param=param if _is_name(param, 200) else None,
+            code=code if _is_name(code, 64) else None,
         )
-        if _is_name(code, 64):
-            error.code = code
-        return error
     if status in (401, 402, 403):
         return UpstreamRefused(
             f"the upstream {upstream} refuses the gateway's credential (status {status})"

@@ -187,6 +187,9 @@ class RelayedRequest:
         except UpstreamRefusal as refusal:
             response = self._exchange.response
             retry_after = None if response is None else response.retry_after
+            # Statuses of responses are recorded by the exchange; this one came in the answer.
+            if refusal.status >= 500 and response is not None and response.status < 500:
+                self._exchange.failed(f"its answer ended with an error (status {refusal.status})")
             raise error_of(refusal, terms.name, retry_after, terms.api_key) from refusal
         except UpstreamBroken as broken:
             raise broken.error from broken
@@ -222,7 +225,6 @@ class RelayedRequest:
             raise ValueError(f"it has the choice {at} of {len(self._sinks)}")
         if not self._has_output:
             self._has_output = True
-            self._exchange.succeeded()
             if self._counts is None:
                 # What is charged if the answer breaks off, instead of the maximum.
                 self._sinks[0].counted(UpstreamCounts(self._relay.likely_tokens, 0), None)
@@ -237,10 +239,14 @@ class RelayedRequest:
             self._sinks[at].relayed(delta)
             return
         if reason not in _REASONS:
-            delta = delta._replace(finish_reason="stop")
+            reason = "stop"
+            delta = delta._replace(finish_reason=reason)
         if len(self._open) == 1:
-            # The counts follow the last finish reason, which ends the request.
-            self._last, self._open = delta, set()
+            # The counts follow the last finish reason, which ends the request; the output is
+            # relayed at once, so that it is counted before them.
+            self._last, self._open = Delta(at, (), reason, delta.stop), set()
+            if delta.parts or delta.logprobs:
+                self._sinks[at].relayed(delta._replace(finish_reason=None, stop=None))
         else:
             self._open.discard(at)
             timeline.stop(time.monotonic())

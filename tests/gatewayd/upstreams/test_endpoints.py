@@ -23,6 +23,7 @@ from tests.gatewayd.upstreams.fake_upstream import (
     USAGE,
     WORDS,
     chunk,
+    event,
     fake_upstream,
     leaves,
     refuses,
@@ -80,6 +81,27 @@ async def test_a_refused_connection_is_a_status_and_the_endpoint_is_ejected(
         ready = (await gateway.http.get("/readyz?verbose=1")).json()
         assert ready["status"] == "degraded"
         assert ready["models"][1]["status"] == "not_ready"
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        sends(chunk("a"), ends="cut"),
+        sends(chunk("a"), ends="hangs"),
+        sends(chunk("a"), b"data: {\n\n"),
+        sends(chunk("a"), event({"error": {"message": "no memory"}})),
+    ],
+)
+async def test_an_endpoint_that_fails_within_its_answers_is_ejected(
+    text: TextModel, fault: Any
+) -> None:
+    async with (
+        fake_upstream(fault) as upstream,
+        running(text, FakeFleet(), upstreams={"one": upstream.entry()}) as gateway,
+    ):
+        codes = [(await ask(gateway)).json()["error"]["code"] for _ in range(4)]
+        assert codes[3] == "upstream_unavailable"
+        assert len(upstream.bodies) == 3
 
 
 async def test_an_ejected_endpoint_serves_again_after_a_probe(

@@ -225,6 +225,24 @@ async def test_counts_that_come_after_the_end_are_those_of_the_answer(text: Text
     assert (finished.prompt_tokens, finished.cached_tokens) == (11, 4)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_output_that_comes_with_the_finish_reason_is_counted_once(
+    text: TextModel, streamed: bool
+) -> None:
+    counts = event({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}})
+    for more, prompt in ((counts, 5), (b"", None)):
+        answer = sends(chunk("a"), chunk("b", "stop"), more)
+        async with (
+            fake_upstream(answer) as upstream,
+            running(text, FakeFleet(), upstreams={"one": upstream.entry()}) as gateway,
+        ):
+            fields = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
+            assert '"completion_tokens":2' in (await ask(gateway, **fields)).text
+            [finished] = await gateway.until_finished()
+        assert finished.completion_tokens == 2
+        assert prompt is None or finished.prompt_tokens == prompt
+
+
 async def test_a_second_request_of_a_strategy_is_not_retried_again(text: TextModel) -> None:
     refusal = refuses(400, {"error": {"message": "unknown field stream_options"}})
     async with (

@@ -77,5 +77,6 @@ def _linked_contents(repo: str) -> Iterator[str]:
     for kind in ("blobs", "snapshots"):
         for path in (repo_folder(repo) / kind).rglob("*"):
             target = os.path.realpath(path)
-            if path.is_symlink() and has_content_name(target):
+            # A folder would allow everything in it, whatever it is named.
+            if path.is_symlink() and has_content_name(target) and os.path.isfile(target):
                 yield target

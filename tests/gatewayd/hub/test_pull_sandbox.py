@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.hub.store import stored_path
+from gatewayd.hub.store import repo_folder, stored_path
 from gatewayd_hooks.helpers import children
 from tests.engine.process.test_sandbox import has_landlock
 from tests.gatewayd.hub.fake_hub import FakeHub
@@ -30,7 +30,7 @@ HOSTILE = """
 import json, os, signal, socket, ssl, sys
 from pathlib import Path
 from gatewayd.hub import pull
-folder, parent = Path(sys.argv.pop(1)), int(sys.argv.pop(1))
+folder, linked, parent = Path(sys.argv.pop(1)), Path(sys.argv.pop(1)), int(sys.argv.pop(1))
 store = Path(os.environ["HF_HUB_CACHE"])
 def connects():
     with socket.socket(socket.AF_UNIX) as one:
@@ -46,6 +46,7 @@ TRIES = {
     "write to home": lambda: (Path.home() / ".bashrc").open("a").close(),
     "write through a link": lambda: (store / "out" / "secret").open("a").close(),
     "read": lambda: (folder / "secret").read_text(),
+    "read in a linked folder": lambda: (linked / "secret").read_text(),
     "list": lambda: list(folder.iterdir()),
     "chmod": lambda: (folder / "secret").chmod(0o600),
     "administrate": connects,
@@ -103,11 +104,17 @@ def test_a_hostile_pull_changes_the_store_alone_and_reads_nothing_of_its_user(
     store.mkdir()
     (store / "out").symlink_to(folder)
     (folder / "secret").write_text("canary")
+    # As the store of a hostile earlier pull has it: a folder that is named like a content.
+    linked, snapshot = tmp_path / HASH, repo_folder(REPO) / "snapshots" / "1"
+    linked.mkdir()
+    (linked / "secret").write_text("canary")
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").symlink_to(linked)
     monkeypatch.setenv("HOME", str(home))
     with socket.socket(socket.AF_UNIX) as admin:
         admin.bind(str(folder / "admin.sock"))
         admin.listen()
-        done = run(hub, HOSTILE, str(folder), str(os.getpid()))
+        done = run(hub, HOSTILE, str(folder), str(linked), str(os.getpid()))
     assert done.returncode == 0, done.stderr
     before, after, names = json.loads((store / "found").read_text())
     assert set(before.values()) == {"done"}

@@ -290,10 +290,6 @@ def _row(s: _Step, first: Value, index: Value, head: Value) -> Row:
     window, visible = s.block_of_layer[LayerField.WINDOW], s.given[Argument.VISIBLE]
     # A window counts positions: drafts of a tree have those of their depth, not of their slot.
     least = f.most(position + 1 - window, 0)
-    if shape.chunked:
-        # Not by zero, where a layer has no window.
-        chunk = f.most(window, 1)
-        least = position // chunk * chunk
     mask = visible + row * s.given[Argument.VISIBLE_STRIDE]
     size = group * shape.head_dim
     return Row(

@@ -25,7 +25,6 @@ class StepShape:
         page_size: KV slots of a page.
         vocab: number of logits.
         logit_softcap: of the logits; None for none.
-        chunked: see ``AttentionShape``.
     """
 
     num_layers: int
@@ -45,7 +44,6 @@ class StepShape:
     page_size: int
     vocab: int
     logit_softcap: float | None
-    chunked: bool = False
 
     @property
     def qkv(self) -> int:

@@ -19,7 +19,9 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
     norms = spec.family.norms
     of_layers = zip(decoder.layers, spec.windows, decoder.rotaries, strict=True)
     blocks = [_block(*each) for each in of_layers]
-    if decoder.sinks is not None:
+    # In a tree of drafts, slots from a chunk's begin on may have positions before it.
+    has_chunks = spec.attention.chunked and any(spec.windows)
+    if decoder.sinks is not None or has_chunks:
         return None
     if not (isinstance(head, PanelLinear) and isinstance(final, RMSNorm)):
         return None
@@ -41,7 +43,6 @@ def fused_step(decoder: Decoder, page_size: int) -> FusedStep | None:
         page_size=page_size,
         vocab=spec.vocab_size,
         logit_softcap=spec.logit_softcap,
-        chunked=spec.attention.chunked,
     )
     found = [block for block in blocks if block is not None]
     is_alike = spec.query_scale is None and spec.family.qk_norm != "unit"

@@ -24,7 +24,10 @@ _CONNECTIONS = (
     *("/etc/hosts", "/etc/host.conf", "/etc/nsswitch.conf", "/etc/gai.conf", "/etc/services"),
     # The file, and the folders where it is replaced while a network changes.
     *("/etc/resolv.conf", "/run/systemd/resolve", "/run/NetworkManager", "/run/resolvconf"),
-    *("/etc/ssl", "/etc/pki", "/etc/ca-certificates", "/etc/crypto-policies", "/etc/mime.types"),
+    # Not the whole folders: theirs for private keys can be read by a pull of root.
+    *("/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf", "/etc/ca-certificates"),
+    *("/etc/pki/tls/certs", "/etc/pki/tls/cert.pem", "/etc/pki/tls/openssl.cnf"),
+    *("/etc/pki/ca-trust", "/etc/crypto-policies", "/etc/mime.types"),
 )
 
 

@@ -2,7 +2,7 @@
 
 Landlock leaves read access to the listed files, write access to the listed folders, and denies all
 other reads and writes; with a recent kernel also signals to processes outside of the sandbox, and
-their memory and environment. A seccomp filter denies sockets, or those of this machine alone,
+their memory and environment. A seccomp filter denies sockets, or all but those of the internet,
 changes of files that cannot be opened (modes, times, attributes), limits and priorities of other
 processes, and what Landlock of an older kernel does not cover. Both apply to threads and children
 that start later and are irrevocable: call it before a library starts a thread.
@@ -14,7 +14,6 @@ import ctypes
 import errno
 import os
 import platform
-import socket
 import stat
 import struct
 import sys
@@ -58,6 +57,14 @@ _REFUSED: Final = {
 }
 _SOCKETS: Final = {"x86_64": (41, 42), "aarch64": (198, 203)}
 """socket, connect."""
+_NETWORK: Final = (2, 10, 16)
+"""AF_INET, AF_INET6, and AF_NETLINK, by which resolvers ask for this machine's addresses."""
+_SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
+_STREAMS: Final = (0o1, 0o4001, 0o2000001, 0o2004001)
+"""SOCK_STREAM, with SOCK_NONBLOCK, SOCK_CLOEXEC or both.
+
+Other pairs are refused: datagrams can be sent from one to any Unix socket, without ``connect``.
+"""
 _EVERYWHERE: Final = (425, 438, 452, 463, 466, 469)
 """io_uring_setup, which bypasses seccomp, pidfd_getfd, fchmodat2, setxattrat,
 removexattrat, file_setattr."""
@@ -174,8 +181,9 @@ def confine(
     Args:
         paths: absolute; missing ones and ``/`` are skipped.
         writable: folders that may also be changed; missing ones are skipped.
-        has_network: whether it may connect to other machines. Sockets of this one, such as the
-            daemon's for administration, are denied all the same.
+        has_network: whether it may connect to other machines. So it may to ports of this one, by
+            its loopback address too; its Unix sockets, such as the daemon's for administration,
+            are denied all the same.
 
     Raises:
         SandboxUnavailable: the system lacks a mechanism; the others are in force.
@@ -283,8 +291,9 @@ def _program(machine: str, landlock: int, pid: int, *, has_network: bool = False
         (number, [_Argument(place, (value,), True) for place, value in enumerate(values)])
         for number, values in _ON_ITSELF[machine]
     ]
+    judged.append((_SOCKETPAIR[machine], [_Argument(1, _STREAMS, True)]))
     if has_network:
-        judged.append((_SOCKETS[machine][0], [_Argument(0, (socket.AF_UNIX,), False)]))
+        judged.append((_SOCKETS[machine][0], [_Argument(0, _NETWORK, True)]))
     else:
         refused += _SOCKETS[machine]
     if landlock < _SIGNALS_SINCE:
@@ -309,10 +318,13 @@ def _program(machine: str, landlock: int, pid: int, *, has_network: bool = False
     for number, arguments in judged:
         looks: list[tuple[int, int | None, int | None, int]] = []
         for place, values, is_allowed in arguments:
-            # A mismatch with an allowed value, or a match with a denied one, jumps to the refusal.
-            yes, no = (0, None) if is_allowed else (None, 0)
             looks.append((load, 0, 0, 16 + 8 * place))
-            looks += [(equal, yes, no, value) for value in values]
+            end = len(values) - 1
+            for at, value in enumerate(values):
+                if is_allowed:  # A match skips the others; the mismatch with all is refused.
+                    looks.append((equal, end - at, 0 if at < end else None, value))
+                else:
+                    looks.append((equal, None, 0, value))
         looks.append((done, 0, 0, allow))
         # Of another call, skip the checks of these arguments.
         steps += [(equal, 0, len(looks), number), *looks]

@@ -31,9 +31,9 @@ def tried():
     return found
 """
 _TRIES = """
-import ctypes, json, os, resource, signal, socket, subprocess, sys, threading
+import asyncio, ctypes, json, os, resource, signal, socket, subprocess, sys, threading
 from gatewayd_engine.process.sandbox import confine, readable
-model, secret, admin, parent = sys.argv[1:]
+model, secret, admin, datagrams, parent = sys.argv[1:]
 said = threading.Event()
 def connects():
     with socket.socket(socket.AF_UNIX) as one:
@@ -81,6 +81,7 @@ TRIES = {
     "rename": lambda: os.rename(secret, secret + "-away") or os.rename(secret + "-away", secret),
     "plant": lambda: open(os.path.join(model, "planted"), "w").close(),
     "connect": connects,
+    "connect a pair": lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].sendto(b"1", datagrams),
     "udp": lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).close(),
     "environment": peeks,
     "signal": lambda: os.kill(int(parent), 0),
@@ -106,6 +107,7 @@ import tokenizers, numpy  # what is installed can be read, and libraries be load
 os.nice(1)
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 os.kill(os.getpid(), 0)
+asyncio.run(asyncio.sleep(0))  # wakes itself by a pair of streams
 kept = [len(open(os.path.join(model, name)).read()) for name in ("plain.json", "linked.json")]
 print(json.dumps([before, after, threads[0], kept]))
 """
@@ -128,10 +130,15 @@ def test_files_sockets_and_other_processes_are_out_of_reach(tmp_path: Path) -> N
     (model / "linked.json").symlink_to("../../blobs/blob")
     (model / "tokenizer.model").symlink_to(store / "secret")
     (model / "more").symlink_to(store)
-    with socket.socket(socket.AF_UNIX) as admin:
+    with (
+        socket.socket(socket.AF_UNIX) as admin,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagrams,
+    ):
         admin.bind(str(tmp_path / "admin.sock"))
         admin.listen()
-        argv = [model, store / "secret", tmp_path / "admin.sock", os.getpid()]
+        datagrams.bind(str(tmp_path / "log.sock"))
+        sockets = [tmp_path / "admin.sock", tmp_path / "log.sock"]
+        argv = [model, store / "secret", *sockets, os.getpid()]
         done = subprocess.run(
             [sys.executable, "-P", "-c", _TRIED + _TRIES, *map(str, argv)],
             capture_output=True,
@@ -283,3 +290,22 @@ def test_the_filter_of_another_architecture() -> None:
         assert (verdict(old, arm, *call), verdict(new, arm, *call)) == ("refused", "allowed"), call
     for call in ((129, own), (131, own, own), (25, 3, 4)):
         assert verdict(old, arm, *call) == verdict(new, arm, *call) == "allowed", call
+
+
+@pytest.mark.parametrize(
+    ("machine", "arch", "opens", "pairs"),
+    [("x86_64", 0xC000003E, 41, 53), ("aarch64", 0xC00000B7, 198, 199)],
+)
+def test_the_network_is_that_of_the_internet(
+    machine: str, arch: int, opens: int, pairs: int
+) -> None:
+    code = sandbox._program(machine, 6, 77, has_network=True)
+    none = sandbox._program(machine, 6, 77)
+    families = [n for n in range(64) if verdict(code, arch, opens, n, 1) == "allowed"]
+    assert families == [2, 10, 16]  # AF_INET, AF_INET6, AF_NETLINK
+    assert not [n for n in range(64) if verdict(none, arch, opens, n, 1) == "allowed"]
+    # Of Unix sockets a pair of streams, which leads to no other, with SOCK_CLOEXEC and without.
+    for kind, found in ((1, "allowed"), (0o2000001, "allowed"), (2, "refused"), (3, "refused")):
+        assert verdict(code, arch, pairs, 1, kind) == verdict(none, arch, pairs, 1, kind) == found
+    for kind in (0o2000002, 5):
+        assert verdict(code, arch, pairs, 1, kind) == "refused"

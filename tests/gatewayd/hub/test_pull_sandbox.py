@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from gatewayd.hub import pull_sandbox
 from gatewayd.hub.store import repo_folder, stored_path
 from gatewayd_hooks.helpers import children
 from tests.engine.process.test_sandbox import has_landlock
@@ -27,7 +29,7 @@ sys.argv = ["gatewayd", "model", "pull", "--json", sys.argv.pop(1)]
 runpy.run_module("gatewayd", run_name="__main__", alter_sys=True)
 """
 HOSTILE = """
-import json, os, signal, socket, ssl, sys
+import certifi, json, os, signal, socket, ssl, sys
 from pathlib import Path
 from gatewayd.hub import pull
 folder, linked, parent = Path(sys.argv.pop(1)), Path(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -50,10 +52,24 @@ TRIES = {
     "list": lambda: list(folder.iterdir()),
     "chmod": lambda: (folder / "secret").chmod(0o600),
     "administrate": connects,
+    "administrate by a pair": lambda: socket.socketpair(type=socket.SOCK_DGRAM)[0].close(),
     "serve": binds,
     "environment": lambda: Path(f"/proc/{parent}/environ").read_bytes(),
     "signal": lambda: os.kill(parent, 0),
 }
+for kind in ("PACKET", "VSOCK", "ALG"):  # not every system has them
+    family = getattr(socket, f"AF_{kind}")
+    try:
+        socket.socket(family, socket.SOCK_DGRAM).close()
+    except OSError:
+        continue
+    TRIES[kind] = lambda family=family: socket.socket(family, socket.SOCK_DGRAM).close()
+def anchors():
+    system = ssl.create_default_context()
+    system.load_verify_locations(capath=ssl.get_default_verify_paths().capath)
+    system.load_verify_locations(certifi.where())
+    found = [*Path("/etc/ssl/certs").glob("*.pem"), *Path("/etc/pki/tls/certs").glob("*.crt")]
+    return [system.cert_store_stats(), {str(path): len(path.read_bytes()) for path in found}]
 def tried():
     found = {}
     for name, attempt in TRIES.items():
@@ -64,11 +80,10 @@ def tried():
         else:
             found[name] = "done"
     return found
-before, real = tried(), pull.digest_of
+before, real = [tried(), anchors()], pull.digest_of
 def digest_of(path, like):
     names = [one[4][0] for one in socket.getaddrinfo("localhost", 80)]
-    ssl.create_default_context()
-    (store / "found").write_text(json.dumps([before, tried(), names]))
+    (store / "found").write_text(json.dumps([*before, tried(), anchors(), names]))
     return real(path, like)
 pull.digest_of = digest_of
 """
@@ -116,10 +131,12 @@ def test_a_hostile_pull_changes_the_store_alone_and_reads_nothing_of_its_user(
         admin.listen()
         done = run(hub, HOSTILE, str(folder), str(linked), str(os.getpid()))
     assert done.returncode == 0, done.stderr
-    before, after, names = json.loads((store / "found").read_text())
+    before, anchors, after, kept, names = json.loads((store / "found").read_text())
     assert set(before.values()) == {"done"}
     assert after == dict.fromkeys(before, "refused")
     assert "127.0.0.1" in names
+    assert kept == anchors
+    assert anchors[0]["x509_ca"] > 50
     assert (stored_path(f"hf:{REPO}") / "model.safetensors").stat().st_size == 20_000
 
 
@@ -143,6 +160,21 @@ def test_contents_that_other_tools_store_elsewhere_are_verified_and_secrets_are_
         assert hub.fetched() == []
     assert "cannot read or write" in done.stdout
     assert target.stat().st_size == 20_000
+
+
+def test_folders_of_private_keys_are_not_granted(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    granted: list[Path] = []
+
+    def confine(paths: Iterable[str], **others: object) -> None:
+        granted.extend(Path(path) for path in paths)
+
+    monkeypatch.setattr(pull_sandbox, "confine", confine)
+    assert pull_sandbox.confine_pull(REPO) == ""
+    assert Path("/etc/ssl/certs") in granted
+    for key in ("/etc/ssl/private/key.pem", "/etc/pki/tls/private/key.pem", "/etc/pki/nssdb/k"):
+        assert not set(granted) & {Path(key), *Path(key).parents}
 
 
 def test_a_token_is_read_where_huggingfaces_tools_store_it(

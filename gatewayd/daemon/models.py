@@ -38,12 +38,14 @@ class ServedFiles:
     """Files and tokenizer of a model.
 
     Attributes:
+        path: of the configuration, such as ``hf:org/name``; None for the embedded model.
         source: folder or GGUF file.
         folder: of the checkpoint, which is made of a GGUF file.
         context_len: in tokens.
         text: its tokenizer and template.
     """
 
+    path: str | None
     source: Path
     folder: Path
     context_len: int
@@ -59,7 +61,7 @@ class ServedFiles:
         source = launch.model_source(config)
         folder = launch.folder_of(source)
         context_len = launch.checked_context_len(config, folder)
-        return cls(source, folder, context_len, TextModel.from_folder(folder))
+        return cls(config.model.path, source, folder, context_len, TextModel.from_folder(folder))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -166,7 +168,7 @@ def build_model(
         plugged=plugged,
         control=control,
         guides=guides,
-        managed=_managed(model, config, name, fleet),
+        managed=_managed(model, config, files.folder, name, fleet),
         preloads=model.preloads,
     )
 
@@ -201,7 +203,7 @@ def compose_models(
             check_names([*served, model], config, own)
             files = known.get(model.name)
             # An operator may have removed one of the file and added another of its name.
-            if files is None or files.source != launch.model_source(model.config):
+            if files is None or files.path != model.config.model.path:
                 files = ServedFiles.find(model.config)
         except (OSError, ValueError) as error:
             _log.error("the added model %s is not served: %s", model.name, error)
@@ -212,9 +214,11 @@ def compose_models(
     return sources
 
 
-def _managed(model: ModelConfig, config: Config, name: str, fleet: EngineFleet) -> ManagedModel:
+def _managed(
+    model: ModelConfig, config: Config, folder: Path, name: str, fleet: EngineFleet
+) -> ManagedModel:
     device, engine = sizes(config.engine).device, config.engine
-    host, on_device = expected_engine_bytes(config, device)
+    host, on_device = expected_engine_bytes(config, folder, device)
     is_bounded = engine.kv_pages is None and (device == "cpu" or engine.kv_memory is not None)
     catalogue = config.catalogue
     limit = catalogue.memory if device == "cpu" else catalogue.device_memory

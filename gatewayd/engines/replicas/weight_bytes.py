@@ -22,15 +22,20 @@ _CPU_KV_BYTES = 1 << 30
 """Default of ``kv_memory`` on a CPU."""
 
 
-def expected_engine_bytes(config: Config, device: str) -> tuple[int, int]:
+def expected_engine_bytes(config: Config, folder: Path, device: str) -> tuple[int, int]:
     """Estimate the host and device memory of all engines of a model.
 
     On a GPU they take the share ``gpu_memory_utilization`` of it unless ``kv_memory`` is set: then
     weights and KV cache.
+
+    Args:
+        config: of the model.
+        folder: of its checkpoint.
+        device: ``cpu``, or of a GPU.
     """
     engine = config.engine
     kv = _CPU_KV_BYTES if engine.kv_memory is None else int(engine.kv_memory)
-    model = expected_bytes(config, device) + kv
+    model = _expected_bytes(config, folder, device) + kv
     if device == "cpu":
         return engine.replicas * (_PROCESS_BYTES + model), 0
     return engine.replicas * 2 * _PROCESS_BYTES, engine.replicas * model
@@ -46,6 +51,10 @@ def expected_bytes(config: Config, device: str) -> int:
         folder = model_folder(config)
     except ValueError:
         return 0  # reported by the check of the model
+    return _expected_bytes(config, folder, device)
+
+
+def _expected_bytes(config: Config, folder: Path, device: str) -> int:
     stored = sum(file.stat().st_size for file in files_of_weights(folder))
     try:
         spec = read_spec(folder, config.model.max_model_len)

@@ -154,7 +154,7 @@ def test_what_a_daemon_serves_is_not_deleted_by_a_command(hub: FakeHub, store: P
     pulled()
     code = (
         "import sys; from pathlib import Path; from gatewayd.hub.local_models import LocalModels;"
-        " models = LocalModels(Path(sys.argv[1])); print('serving', flush=True); input()"
+        " models = LocalModels([Path(sys.argv[1])]); print('serving', flush=True); input()"
     )
     with subprocess.Popen(
         [sys.executable, "-c", code, str(served)],

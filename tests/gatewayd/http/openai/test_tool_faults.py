@@ -41,7 +41,7 @@ async def test_the_tool_is_named_whose_schema_cannot_be_kept(checks: GuideChecks
     ]
     request, _ = check(ChatRequest, {**CHAT, "tools": tools})
     constraint = tool_offer(request, parsers(), takes_tools=True).constraint
-    services: Any = SimpleNamespace(target=SimpleNamespace(guides=checks))
+    services: Any = SimpleNamespace(local=SimpleNamespace(guides=checks))
     with pytest.raises(InvalidRequest) as refused:
         await Services.check_guide(services, constraint)
     place = "tools[2].function.parameters"

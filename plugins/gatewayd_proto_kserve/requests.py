@@ -16,6 +16,8 @@ INPUTS = {"text_input": "BYTES", "stream": "BOOL", "sampling_parameters": "BYTES
 OUTPUT = "text_output"
 VERSION = "1"
 """Of every model."""
+BY_NAME = "/v2/models"
+"""Route that describes the model which its query names."""
 
 _INTEGERS = frozenset(("max_tokens", "min_tokens", "top_k", "seed", "truncate_prompt_tokens"))
 _NUMBERS = frozenset(

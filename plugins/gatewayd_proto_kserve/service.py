@@ -21,7 +21,7 @@ from gatewayd_proto_kserve.messages import (
     StreamInferResponse,
     message_class,
 )
-from gatewayd_proto_kserve.requests import InferCall, check_version, convert
+from gatewayd_proto_kserve.requests import BY_NAME, InferCall, check_version, convert
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
@@ -32,6 +32,8 @@ Procedure = Callable[[Message, Context], Awaitable[Message]]
 
 _FORWARDED = frozenset(("authorization", "x-api-key", "x-request-id"))
 """Metadata that the gateway gets as headers."""
+_LONGEST_NAME = 256
+"""Characters of a model's name in requests."""
 _MISTAKE = "an internal error of the gateway, which has logged it"
 CODES: Mapping[int, grpc.StatusCode] = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -106,7 +108,7 @@ class KserveService:
             return make(ready=False)
 
     async def _model_ready(self, request: Message, context: Context) -> Message:
-        found = await self._read(context, f"{_model_target(request)}/ready")
+        found = await self._read(context, _model_target(request))
         return message_class("ModelReadyResponse")(ready=found["ready"])
 
     async def _server_metadata(self, request: Message, context: Context) -> Message:
@@ -114,6 +116,7 @@ class KserveService:
 
     async def _model_metadata(self, request: Message, context: Context) -> Message:
         found = await self._read(context, _model_target(request))
+        del found["ready"]
         return message_class("ModelMetadataResponse")(**found)
 
     async def _model_infer(self, request: Message, context: Context) -> Message:
@@ -253,9 +256,8 @@ def _ignored(answer: CallAnswer) -> str:
 
 def _model_target(request: Message) -> str:
     check_version(request.version)
-    if not request.name.strip("/"):
-        raise RequestRefusal(400, "name is empty; it must be that of a model", param="name")
-    return f"/v2/models/{quote(request.name)}"
+    # One character more than a name has: a longer one remains unknown.
+    return f"{BY_NAME}?name={quote(request.name[: _LONGEST_NAME + 1], safe='')}"
 
 
 def _address(peer: str) -> str | None:

@@ -24,7 +24,7 @@ from gatewayd_hooks.protocols import (
     Route,
 )
 from gatewayd_proto_kserve.config import KserveConfig
-from gatewayd_proto_kserve.requests import INPUTS, OUTPUT, VERSION
+from gatewayd_proto_kserve.requests import BY_NAME, INPUTS, OUTPUT, VERSION
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
@@ -64,6 +64,8 @@ class Kserve:
         self._gateway = gateway
         return [
             Route("GET", "/v2", _server(gateway), "Server metadata (KServe)"),
+            # For gRPC: in a path some names, such as one that ends in "/ready", are other routes'.
+            Route("GET", BY_NAME, _by_name(gateway), "Metadata and readiness of a model (KServe)"),
             Route(
                 *("GET", "/v2/models/{name:path}/ready", _ready(gateway)),
                 "Readiness of a model (KServe)",
@@ -151,9 +153,20 @@ def _server(gateway: Gateway) -> Handler:
     return server
 
 
+def _by_name(gateway: Gateway) -> Handler:
+    async def by_name(request: HttpRequest) -> HttpResponse:
+        if not (name := request.query.get("name", "")):
+            raise RequestRefusal(400, "name is empty; it must be that of a model", param="name")
+        _check_served(gateway, name)
+        return HttpResponse(_encode({**_metadata(name), "ready": gateway.is_ready(name)}))
+
+    return by_name
+
+
 def _ready(gateway: Gateway) -> Handler:
     async def ready(request: HttpRequest) -> HttpResponse:
-        name = _named(gateway, request)
+        name = request.params.get("name", "")
+        _check_served(gateway, name)
         return HttpResponse(_encode({"name": name, "ready": gateway.is_ready(name)}))
 
     return ready
@@ -161,32 +174,35 @@ def _ready(gateway: Gateway) -> Handler:
 
 def _model(gateway: Gateway) -> Handler:
     async def model(request: HttpRequest) -> HttpResponse:
-        found = {
-            "name": _named(gateway, request),
-            "versions": [VERSION],
-            "platform": "gatewayd",
-            "inputs": [
-                {"name": name, "datatype": datatype, "shape": [1]}
-                for name, datatype in INPUTS.items()
-            ],
-            "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
-        }
-        return HttpResponse(_encode(found))
+        name = request.params.get("name", "")
+        _check_served(gateway, name)
+        return HttpResponse(_encode(_metadata(name)))
 
     return model
 
 
-def _named(gateway: Gateway, request: HttpRequest) -> str:
-    """Return the name of a model in the path.
+def _metadata(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "gatewayd",
+        "inputs": [
+            {"name": each, "datatype": datatype, "shape": [1]} for each, datatype in INPUTS.items()
+        ],
+        "outputs": [{"name": OUTPUT, "datatype": "BYTES", "shape": [1]}],
+    }
+
+
+def _check_served(gateway: Gateway, name: str) -> None:
+    """Check that a model is served.
 
     Raises:
         RequestRefusal: the key sees no model of that name.
     """
-    name, names = request.params.get("name", ""), gateway.models
+    names = gateway.models
     if name not in names:
         raise RequestRefusal(
             404,
             f"there is no model {name[:64]!r}; served are: {', '.join(names)}",
             code="model_not_found",
         )
-    return name

@@ -266,13 +266,25 @@ def test_models_are_described(client: Any) -> None:
         ("sampling_parameters", "BYTES", [1]),
     ]
     assert [one.name for one in model.outputs] == ["text_output"]
-    for name in ("other", "nano/ready", "a b?c=%2e", "é"):
-        said = failure(
-            "NOT_FOUND", lambda name=name: client.is_model_ready(name, headers=AUTHORIZED)
-        )
-        assert "served are: nano" in said
+    unnamed = failure("INVALID_ARGUMENT", lambda: client.is_model_ready("", headers=AUTHORIZED))
+    assert unnamed == "name is empty; it must be that of a model"
     assert "other" in failure("NOT_FOUND", lambda: infer(client, model_name="other"))
     assert "version '2'" in failure("NOT_FOUND", lambda: infer(client, model_version="2"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("other", "NANO", " nano", "a b?c=%2e", "nano?name=nano", "é", "\u2028", "nano\x00"),
+        # Would be other routes, or "nano", as parts of a path.
+        *("nano/ready", "nano/", "nano\n", "/ready", "//", "nano\n/ready", "../livez", "a\nb"),
+        "nano" * 5000,
+    ],
+)
+def test_any_name_that_is_not_served_is_not_found(client: Any, name: str) -> None:
+    for ask in (client.is_model_ready, client.get_model_metadata):
+        said = failure("NOT_FOUND", lambda ask=ask: ask(name, headers=AUTHORIZED))
+        assert said == f"there is no model {name[:64]!r}; served are: nano"
 
 
 def test_bad_requests_name_what_is_wrong(client: Any) -> None:
@@ -315,7 +327,8 @@ def test_the_name_selects_one_of_several_models(
     tables = [
         f'[models.{name}]\npath = "{path}"\nmemory = "200MiB"' for name, path in names.items()
     ]
-    file.write_text("\n".join([*tables, "preload = false", 'served_names = ["org/b"]']))
+    more = ["preload = false", 'served_names = ["org/b", "a/ready"]']
+    file.write_text("\n".join([*tables, *more]))
     asked = {"max_tokens": 12, "temperature": 0.0}
     with (
         nano_daemon(folder, GATEWAYD_CONFIG=str(file), **env) as daemon,
@@ -331,8 +344,9 @@ def test_the_name_selects_one_of_several_models(
         ]
         assert found == [ours[0], ours[1], ours[0]]
         assert ours[0] != ours[1]
-        metadata = client.get_model_metadata("org/b", headers=AUTHORIZED)
-        assert (metadata.name, client.is_server_ready()) == ("org/b", True)
+        for name in ("org/b", "a/ready"):
+            assert client.get_model_metadata(name, headers=AUTHORIZED).name == name
+        assert client.is_server_ready()
 
 
 def test_a_drain_completes_answers_and_closes_the_port(

@@ -71,7 +71,7 @@ def device_attention(
         # Imported where it is used: FlashInfer is optional.
         from gatewayd_engine.attention.flashinfer.chunked import ChunkedAttention
 
-        other = ChunkedAttention(shape, pool, append)
+        other = ChunkedAttention(shape, pool, append, scaling)
     elif shares_prefixes:
         from gatewayd_engine.attention.flashinfer.cascade import CascadeAttention
 

@@ -120,6 +120,7 @@ class DecodeKernels:
                 sinks=None if self._sinks is None else self._sinks[layer],
                 first=first,
                 most_queries=most,
+                chunked=shape.chunked,
             )
 
         return attend

@@ -232,6 +232,7 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
         sinks: torch.Tensor | None,
         first: int,
         most_queries: int,
+        chunked: bool = False,
     ) -> None:
         """Compute paged causal attention of the last tokens of sequences, any number of each.
 
@@ -251,6 +252,7 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
             sinks: see there.
             first: sequence from which on they attend.
             most_queries: most queries of one of them.
+            chunked: see ``AttentionShape``.
         """
 
     def scale_by_sinks(self, out: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor) -> None:

@@ -33,6 +33,8 @@ def made(name: str, flashinfer: SimpleNamespace, sequences: Sequences) -> Device
             return DecodeAttention(own, PagedAttention(*of, own, sequences.sinks))
         case "flash":
             return DecodeAttention(own, flashinfer.FlashAttention(*of, scaling))
+        case "chunked":
+            return DecodeAttention(own, flashinfer.ChunkedAttention(*of, scaling))
         case _:
             cascade = flashinfer.CascadeAttention(*of, least_saved=8, sinks=scaling)
             return DecodeAttention(own, cascade, 8)
@@ -49,6 +51,19 @@ def test_steps_give_what_the_definition_gives(
     attention = made(name, flashinfer, sequences)
     for row in range(5):
         sequences.fill(row, [1, 4, 5, 33, 80][row])
+    for _ in range(8):
+        sequences.check(attention, some_counts(sequences))
+
+
+@pytest.mark.parametrize("name", ["paged", "own", "chunked"])
+@pytest.mark.parametrize("windows", [(8, 0), (4, 12)])
+def test_steps_within_chunks_give_what_the_definition_gives(
+    flashinfer: SimpleNamespace, name: str, windows: tuple[int, ...]
+) -> None:
+    sequences = Sequences(replace(SHAPE, windows=windows, chunked=True), seed=2, has_sinks=True)
+    attention = made(name, flashinfer, sequences)
+    for row in range(5):
+        sequences.fill(row, [1, 7, 8, 33, 80][row])
     for _ in range(8):
         sequences.check(attention, some_counts(sequences))
 

@@ -214,6 +214,7 @@ class Chunks:
             sinks=None if lines.sinks is None else lines.sinks.to(device),
             first=self.first,
             most_queries=int(counts[self.first :].max()),
+            chunked=case.chunked,
         )
         before = int(indptr[self.first])
         assert (out[:before] == 7.0).all()

@@ -89,6 +89,12 @@ CHUNKS = {
     "windows and sinks": Chunks(
         Case((30, 2), (40, 7), width=40, window=9, has_sinks=True, page_size=16)
     ),
+    "chunks of attention, at their edges": Chunks(
+        Case((30, 2, 17), (40, 7, 1), width=40, window=9, chunked=True), 1
+    ),
+    "chunks of attention and sinks": Chunks(
+        Case((30, 2), (40, 7), width=40, window=12, chunked=True, has_sinks=True, page_size=16)
+    ),
     "a cap, e5m2": Chunks(
         Case((30, 2), (4, 7), width=7, softcap=2.0, element=torch.float8_e5m2, page_size=1)
     ),

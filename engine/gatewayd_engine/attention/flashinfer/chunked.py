@@ -16,6 +16,7 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.flashinfer.backend import AttentionPart, FlashAttention
 from gatewayd_engine.attention.flashinfer.calls import LayerRun, PlannedCalls
 from gatewayd_engine.attention.gpu_api import CapturedAttention
+from gatewayd_engine.attention.sinks import SinkScaling
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -28,10 +29,13 @@ class ChunkedAttention(FlashAttention):
         shape: attention shape of the model, whose chunks are multiples of a page.
         pool: KV pool.
         append: applies rotary embedding and appends keys and values to the pool.
+        sinks: see ``FlashAttention``.
     """
 
-    def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
-        super().__init__(shape, pool, append)
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, append: Append, sinks: SinkScaling | None = None
+    ) -> None:
+        super().__init__(shape, pool, append, sinks)
         self._page_size = pool.page_size
         chunks = sorted({*shape.windows} - {0})
         # Of both parts of a step: decoding sequences, then prefill chunks.

@@ -11,7 +11,13 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import attend, load_tail, normalized, tail_of
+from gatewayd_engine.kernels.attention.paged_tile import (
+    attend,
+    first_visible,
+    load_tail,
+    normalized,
+    tail_of,
+)
 from gatewayd_engine.kernels.attention.splits import most_rows, num_stages, row_tile, token_tile
 
 
@@ -30,6 +36,7 @@ def prompt_attention(
     sinks: torch.Tensor | None,
     first: int,
     most_queries: int,
+    chunked: bool = False,
 ) -> None:
     """See ``base``."""
     lines = len(last_page_len) - first
@@ -63,6 +70,7 @@ def prompt_attention(
         scale,
         softcap or 0.0,
         WINDOW=window,
+        CHUNKED=chunked,
         HAS_SINKS=sinks is not None,
         HAS_CAP=softcap is not None,
         **tail_of(dim, value_dim, keys_values.shape[1]),
@@ -99,6 +107,7 @@ def _prompt_attention(
     scale: tl.tensor,
     cap: tl.tensor,
     WINDOW: tl.constexpr,
+    CHUNKED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     HAS_CAP: tl.constexpr,
     TAIL: tl.constexpr,
@@ -136,7 +145,7 @@ def _prompt_attention(
         q_tail = load_tail(place, is_row, DIM, TAIL, BLOCK_T)
     low = tl.zeros((), tl.int32)
     if WINDOW:
-        low = tl.maximum(start + tile * BLOCK_M // GROUP - WINDOW + 1, 0)
+        low = tl.maximum(first_visible(start + tile * BLOCK_M // GROUP, WINDOW, CHUNKED), 0)
     high = tl.minimum(start + (tile * BLOCK_M + BLOCK_M - 1) // GROUP + 1, length)
     head_place = kv_head.to(tl.int64) * kv_head_stride
     acc, highest, total = attend(
@@ -149,7 +158,7 @@ def _prompt_attention(
         high,
         start,
         start + slot + 1,
-        start + slot - WINDOW + 1,
+        first_visible(start + slot, WINDOW, CHUNKED),
         tl.zeros((BLOCK_M,), tl.uint64),
         page_stride,
         token_stride,
@@ -157,7 +166,7 @@ def _prompt_attention(
         cap,
         "causal",
         WINDOW,
-        False,  # no model with fixed windows has sinks or latents, which this kernel is for
+        CHUNKED,
         1,
         HAS_CAP,
         PAGE,

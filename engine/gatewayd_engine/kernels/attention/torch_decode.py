@@ -123,6 +123,7 @@ def prompt_attention(
     sinks: torch.Tensor | None,
     first: int,
     most_queries: int,
+    chunked: bool = False,
 ) -> None:
     """See ``base``: decode attention of as many queries for each sequence as the longest has."""
     begins, ends = query_indptr[first:-1].long(), query_indptr[first + 1 :].long()
@@ -146,6 +147,7 @@ def prompt_attention(
         ancestors=None,
         splits=1,
         scratch=None,
+        chunked=chunked,
     )
     token = torch.arange(len(query), device=query.device)
     line = torch.searchsorted(query_indptr[first + 1 :].contiguous(), token, right=True)

@@ -96,7 +96,7 @@ def make_device_engine(
         if request.param == "own" or shape.values_are_keys:
             return DecodeAttention(own, PagedAttention(shape, pool, append, own, sinks), least)
         if shape.chunked and any(shape.windows):
-            flash = flashinfer.ChunkedAttention(shape, pool, append)
+            flash = flashinfer.ChunkedAttention(shape, pool, append, scaling)
         elif shares_prefixes:
             flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64, sinks=scaling)
         else:

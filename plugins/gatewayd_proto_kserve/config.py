@@ -32,3 +32,11 @@ class KserveConfig(StrategyConfig):
     connections: int = setting(
         256, reload="restart", ge=1, le=2**16, doc="Connections at a time; others are closed."
     )
+    idle_seconds: float = setting(
+        300.0,
+        reload="restart",
+        gt=0,
+        le=86_400,
+        doc="Time in which a call must send its request, an open stream its next one, and"
+        " after which connections without calls are closed.",
+    )

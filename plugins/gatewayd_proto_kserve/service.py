@@ -12,6 +12,7 @@ from urllib.parse import quote, unquote
 import grpc
 import grpc.aio
 import msgspec
+from google.protobuf.message import DecodeError
 
 from gatewayd_hooks.protocols import CallAnswer, Gateway, RequestRefusal
 from gatewayd_proto_kserve import answers
@@ -58,10 +59,12 @@ class KserveService:
 
     Args:
         gateway: that answers.
+        idle_seconds: in which a call must send its request, and a stream its next one.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, idle_seconds: float) -> None:
         self._gateway = gateway
+        self._idle_seconds = idle_seconds
         self._stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def stop(self) -> None:
@@ -79,8 +82,10 @@ class KserveService:
             "ModelInfer": self._model_infer,
         }
         handlers = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _fenced(procedure),
+            # On the wire the same as unary calls, whose handlers would be called with the request:
+            # a client that never sends one would keep one of the places.
+            name: grpc.stream_unary_rpc_method_handler(
+                self._unary(procedure),
                 request_deserializer=message_class(f"{name}Request").FromString,
                 response_serializer=message_class(f"{name}Response").SerializeToString,
             )
@@ -92,6 +97,17 @@ class KserveService:
             response_serializer=StreamInferResponse.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    def _unary(self, procedure: Procedure) -> Procedure:
+        """Return the handler of a procedure with one request."""
+
+        async def answered(requests: AsyncIterator[Message], context: Context) -> Message:
+            request = await self._next(requests, context)
+            if request is None:
+                raise RequestRefusal(400, "the call has no request")
+            return await procedure(request, context)
+
+        return _fenced(answered)
 
     async def _server_live(self, request: Message, context: Context) -> Message:
         async with self._called(context, "GET", "/livez"):
@@ -128,7 +144,8 @@ class KserveService:
         """Answer the requests of a stream one after another; an error ends its request alone."""
         # Without a key no stream may wait for its first request.
         await _fenced(self._server_metadata)(None, context)
-        while (request := await self._next(context)) is not None:
+        read = _fenced(self._next)
+        while (request := await read(requests, context)) is not None:
             try:
                 call = convert(request, can_stream=True)
                 if not call.is_stream:
@@ -149,14 +166,26 @@ class KserveService:
                 _log.exception("a streamed request failed")
                 yield _failed(request, _MISTAKE)
 
-    async def _next(self, context: Context) -> Message | None:
-        """Return the next request of a stream; None at its end."""
+    async def _next(self, requests: AsyncIterator[Message], context: Context) -> Message | None:
+        """Return the next request of a call; None at its end.
+
+        Raises:
+            RequestRefusal: none came in time or before the gateway's end, or it is no message.
+        """
         reading = asyncio.ensure_future(context.read())
         try:
-            await asyncio.wait((reading, self._stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (reading, self._stopping),
+                timeout=self._idle_seconds,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if self._stopping.done():
-                await _abort(context, RequestRefusal(503, "the gateway is shutting down"))
+                raise RequestRefusal(503, "the gateway is shutting down")
+            if not reading.done():
+                raise RequestRefusal(408, f"no request was sent for {self._idle_seconds:g} s")
             request = reading.result()
+        except DecodeError as error:
+            raise RequestRefusal(400, "the request is not this procedure's message") from error
         finally:
             reading.cancel()
         return None if request is grpc.aio.EOF else request

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import math
 from collections.abc import Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
@@ -99,12 +100,13 @@ class Kserve:
                 ("grpc.max_receive_message_length", config.message_bytes),
                 ("grpc.max_concurrent_streams", config.concurrency),
                 ("grpc.max_allowed_incoming_connections", config.connections),
+                ("grpc.max_connection_idle_ms", math.ceil(config.idle_seconds * 1000)),
                 # Otherwise two daemons could share a port without noticing.
                 ("grpc.so_reuseport", 0),
             ],
             maximum_concurrent_rpcs=config.concurrency,
         )
-        service = KserveService(gateway)
+        service = KserveService(gateway, config.idle_seconds)
         server.add_generic_rpc_handlers((service.handler(),))
         host = f"[{config.host}]" if ":" in config.host else config.host
         port = server.add_insecure_port(f"{host}:{config.port}")

@@ -313,6 +313,62 @@ def test_bad_requests_name_what_is_wrong(client: Any) -> None:
     refused(text("x" * 40 * LIMIT), code="RESOURCE_EXHAUSTED", compression_algorithm="gzip")
 
 
+def test_what_sends_nothing_does_not_keep_its_place(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """An open stream, a call without its request, and a connection without calls."""
+    env = environment(
+        GATEWAYD_PROTOCOL__KSERVE__IDLE_SECONDS="1", GATEWAYD_PROTOCOL__KSERVE__CONCURRENCY="2"
+    )
+    with (
+        nano_daemon(tmp_path_factory.mktemp("idle"), **env) as daemon,
+        connected(daemon) as client,
+        grpc.insecure_channel(address(daemon)) as channel,
+    ):
+        released = threading.Event()
+        withheld = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer").future(
+            iter(released.wait, True), timeout=30
+        )
+        stream = Stream(client)
+        # Longer than the time without requests.
+        stream.send(parameters={**LONG, "max_tokens": 1000}, request_id="a")
+        began = time.monotonic()
+        assert parameters(stream.rest()[-1])["completion_tokens"] == 1000
+        stream.send(parameters={"max_tokens": 1}, request_id="b")
+        stream.rest()
+        error = stream.next()[1]
+        assert time.monotonic() - began >= 1
+        assert error.status() == "StatusCode.DEADLINE_EXCEEDED"
+        assert error.message() == withheld.exception(timeout=30).details()
+        assert error.message() == "no request was sent for 1 s"
+        assert withheld.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        released.set()
+        # Both places are free, and a client whose connection was closed opens another one.
+        with connected(daemon) as other:
+            for _ in range(2):
+                assert said(infer(other, parameters={"max_tokens": 2}))
+                time.sleep(1.5)
+
+
+def test_what_is_no_message_is_refused(daemon: Running) -> None:
+    service = "/inference.GRPCInferenceService"
+    with grpc.insecure_channel(address(daemon)) as channel:
+        for call, sent in (
+            (channel.unary_unary(f"{service}/ModelInfer"), b"\xff\xff\xff"),
+            (channel.stream_unary(f"{service}/ModelReady"), iter([])),
+        ):
+            with pytest.raises(grpc.RpcError) as caught:
+                call(sent, timeout=30)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        stream = channel.stream_stream(f"{service}/ModelStreamInfer")(
+            iter([b"\xff\xff\xff"]), timeout=30, metadata=[("x-api-key", KEY)]
+        )
+        with pytest.raises(grpc.RpcError) as caught:
+            next(stream)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert not daemon.said("DecodeError")
+
+
 def test_the_name_selects_one_of_several_models(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

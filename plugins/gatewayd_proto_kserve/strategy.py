@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
+_CHECK_SECONDS = 10.0
+"""After which it remains unknown whether a key is needed."""
 
 
 class Kserve:
@@ -43,6 +45,7 @@ class Kserve:
         self._gateway: Gateway | None = None
         self._server: Any = None  # grpc.aio.Server
         self._service: KserveService | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     def open(self, resources: GatewayResources) -> None:
         """Import gRPC.
@@ -113,10 +116,14 @@ class Kserve:
         await server.start()
         self._server, self._service = server, service
         _log.info("KServe's gRPC API listens on %s:%d", host, port)
-        await self._warn_if_open(gateway)
+        if not _is_loopback(config.host):
+            # Not awaited: the port is served, whatever comes of it and when.
+            self._checking = asyncio.create_task(self._warn_if_open(gateway), name="kserve check")
 
     async def stop(self, seconds: float) -> None:
         """Refuse new requests, and wait for the running ones."""
+        if self._checking is not None:
+            self._checking.cancel()
         server, service = self._server, self._service
         if server is None or service is None:
             return
@@ -128,15 +135,32 @@ class Kserve:
             raise
 
     async def _warn_if_open(self, gateway: Gateway) -> None:
-        if _is_loopback(self._config.host):
-            return
-        async with gateway.call("GET", "/v2", headers={}) as answer:
-            if answer.status == 200:
+        """Find out as a client whether a key is needed, and warn unless it is."""
+        host = self._config.host
+        try:
+            async with (
+                asyncio.timeout(_CHECK_SECONDS),
+                gateway.call("GET", "/v2", headers={}) as answer,
+            ):
+                status = answer.status
+        except Exception as error:  # noqa: BLE001 - whatever fails, the port is served
+            reason = f"{type(error).__name__} {error}".strip()
+        else:
+            if status in (401, 403):
+                return
+            if status == 200:
                 _log.warning(
                     "without an API key every machine that reaches %s can use the models: set"
                     " server.api_key, or [protocol.kserve] host to 127.0.0.1",
-                    self._config.host,
+                    host,
                 )
+                return
+            reason = f"status {status}"
+        _log.warning(
+            "KServe's gRPC API is served at %s, but whether it needs an API key could not be found"
+            " out (%s): see that server.api_key is set",
+            *(host, reason),
+        )
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import queue
 import re
@@ -9,14 +10,19 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
+from gatewayd.plugins.own_ports import OwnPorts
+from gatewayd_hooks.protocols import CallAnswer
+from gatewayd_hooks.testing.fake_gateway import FakeGateway
+from gatewayd_proto_kserve.config import KserveConfig
+from gatewayd_proto_kserve.strategy import Kserve
 from tests.daemon.conftest import Running, nano_daemon
 
 grpc = pytest.importorskip("grpc")
@@ -448,6 +454,60 @@ def test_an_open_address_is_warned_of(tmp_path_factory: pytest.TempPathFactory) 
             assert daemon.said("without an API key every machine") is warns
             with triton.InferenceServerClient(f"127.0.0.1:{address(daemon).split(':')[1]}") as one:
                 assert said(infer(one, parameters={"max_tokens": 2}))
+
+
+class Unhelpful(FakeGateway):
+    """Answers with a status, with an error, or (0) never."""
+
+    def __init__(self, found: int | Exception) -> None:
+        super().__init__()
+        self.found = found
+
+    @asynccontextmanager
+    async def call(
+        self, method: str, target: str, **options: Any
+    ) -> AsyncGenerator[CallAnswer, None]:
+        if isinstance(self.found, Exception):
+            raise self.found
+        await (asyncio.sleep(0) if self.found else asyncio.Event().wait())
+        yield CallAnswer(self.found, {}, empty())
+
+
+async def empty() -> AsyncIterator[bytes]:
+    yield b""
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        (ConnectionError("the request was not answered"), "ConnectionError the request was not"),
+        (0, "TimeoutError"),
+        (500, "status 500"),
+        (401, None),
+    ],
+)
+async def test_a_port_that_is_served_is_not_called_a_failed_one(
+    found: int | Exception,
+    reason: str | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only whether it needs a key is unknown, which must not hold up the start either."""
+    monkeypatch.setattr("gatewayd_proto_kserve.strategy._CHECK_SECONDS", 0.2)
+    monkeypatch.setattr("gatewayd.plugins.own_ports._START_SECONDS", 0.15)
+    caplog.set_level("INFO")
+    strategy = Kserve(KserveConfig(host="0.0.0.0", port=0))
+    strategy.routes(Unhelpful(found))
+    ports = OwnPorts([("kserve", strategy)])
+    await ports.start()
+    (port,) = re.findall(r"listens on 0\.0\.0\.0:(\d+)", caplog.text)
+    _, writer = await asyncio.open_connection("127.0.0.1", int(port))
+    writer.close()
+    await asyncio.sleep(0.4)
+    await ports.stop(0)
+    assert "cannot serve" not in caplog.text
+    assert ("could not be found out" in caplog.text) is (reason is not None)
+    assert f"({reason}" in caplog.text or reason is None
 
 
 def test_many_clients_are_answered_at_once(daemon: Running) -> None:

@@ -22,7 +22,7 @@ class Append:
         shape: attention shape of the model.
         pool: KV pool.
         kernels: kernels of the device.
-        tables: cosines, then sines, of each layer; see ``Kernels.rope_append``.
+        tables: cosines and sines of each layer; see ``Kernels.rope_append``.
     """
 
     __slots__ = ("_kernels", "_num_heads", "_pool", "_rotated_from", "_tables")

@@ -137,8 +137,9 @@ class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
                 ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, with adjacent dimensions
                 paired (interleaved). Values are not rotated; where keys serve as values, there are
                 none.
-            table: cosines, then sines, of the angles at each position, float32, shape
-                ``[max_len, rotary_dim]``; other dimensions are not rotated.
+            table: cosine and sine of each pair's angle at each position, adjacent as the pair's
+                dimensions are, float32, shape ``[max_len, rotary_dim]``; rows may be the same one.
+                Other dimensions are not rotated.
             positions: int64, shape ``[num_tokens]``.
             write: KV slot (page * page size + offset) of each token, int64, shape
                 ``[num_tokens]``.

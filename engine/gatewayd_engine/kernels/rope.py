@@ -51,7 +51,7 @@ def rope_append(
         # Heads that are written back: queries, and keys only where a caller reads them unpaged.
         num_heads + kv_heads if keeps_keys else num_heads,
         dim,
-        table.shape[1] // 2,
+        table.shape[1],
         pages.shape[2],
         heads.stride(0),
         heads.stride(1),
@@ -84,7 +84,7 @@ def _rope_append(
     all_heads: tl.tensor,
     num_in_place: tl.tensor,
     dim: tl.tensor,
-    num_pairs: tl.tensor,
+    num_turned: tl.tensor,
     page_size: tl.tensor,
     token_stride: tl.tensor,
     head_stride: tl.tensor,
@@ -102,7 +102,7 @@ def _rope_append(
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     column = tl.arange(0, BLOCK)[None, :]
-    is_turned = (column >= FIRST) & (column < FIRST + 2 * num_pairs)
+    is_turned = (column >= FIRST) & (column < FIRST + num_turned)
     inside = (head < all_heads) & (column < dim)
     if FIRST > 0:
         # Of wide queries the larger part stays as it is.
@@ -111,13 +111,10 @@ def _rope_append(
     source = heads + token * token_stride + head * head_stride + column
     value = tl.load(source, mask=inside, other=0.0)
 
-    pair = (tl.arange(0, BLOCK // 2) - FIRST // 2)[None, :]
-    angle = table + tl.load(positions + token) * table_stride + pair
-    # Other pairs get an angle of zero.
-    is_pair = (pair >= 0) & (pair < num_pairs)
-    cos = tl.load(angle, mask=is_pair, other=1.0)
-    sin = tl.load(angle + num_pairs, mask=is_pair, other=0.0)
-    # The dimensions of a pair are adjacent; see ``interleave_pairs``.
+    # The dimensions of a pair are adjacent, see ``interleave_pairs``, and so are its numbers here.
+    angle = table + tl.load(positions + token) * table_stride + column - FIRST
+    turn = tl.load(angle, mask=is_turned, other=0.0)
+    cos, sin = tl.split(tl.reshape(turn, (1, BLOCK // 2, 2)))
     even, odd = tl.split(tl.reshape(value.to(tl.float32), (HEADS, BLOCK // 2, 2)))
     joined = tl.join(even * cos - odd * sin, even * sin + odd * cos)
     rotated = tl.reshape(joined, (HEADS, BLOCK)).to(heads.dtype.element_ty)

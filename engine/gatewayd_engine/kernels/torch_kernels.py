@@ -167,7 +167,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         parts, kv_heads = pool.shape[2], pool.shape[4]
         rotated, end = heads[:, : num_heads + kv_heads].float(), first + table.shape[1]
         even, odd = rotated[..., first:end:2], rotated[..., first + 1 : end : 2]
-        cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
+        cos, sin = torch.unflatten(table[positions].unsqueeze(1), -1, (-1, 2)).unbind(-1)
         pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
         around = (rotated[..., :first], pairs.flatten(-2), rotated[..., end:])
         rotated = torch.cat(around, -1).to(heads.dtype)

@@ -211,7 +211,7 @@ class Decoder:
 
     def rotation_tables(self) -> Sequence[torch.Tensor]:
         """See ``ServableModel``."""
-        tables = [rotary.cosines_and_sines() for rotary in self._rotaries]
+        tables = [rotary.table() for rotary in self._rotaries]
         return [tables[index] for index in self._rotation_of_layer]
 
     def hidden(

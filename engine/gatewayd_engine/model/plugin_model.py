@@ -184,8 +184,9 @@ class PluginModel:
 
     def rotation_tables(self) -> Sequence[torch.Tensor]:
         """See ``ServableModel``: rotation by nothing, as the layers apply positions themselves."""
-        ones = torch.ones(self.spec.max_model_len, 1, device=self.device)
-        return [torch.cat((ones, torch.zeros_like(ones)), -1)] * self.spec.num_layers
+        # One row stands for all positions.
+        row = torch.tensor([[1.0, 0.0]], device=self.device)
+        return [row.expand(self.spec.max_model_len, -1)] * self.spec.num_layers
 
     def hidden(
         self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend

@@ -45,13 +45,13 @@ class Rotary(BatchInvariantMode):
         table = self._rows.expand(self._max_len, -1)
         return table.index_select(0, positions).unsqueeze(1)
 
-    def cosines_and_sines(self) -> torch.Tensor:
-        """Return the table as real numbers: cosines, then sines, ``[max_len, rotary_dim]``."""
-        return torch.cat((self._rows.real, self._rows.imag), -1).expand(self._max_len, -1)
+    def table(self) -> torch.Tensor:
+        """Return a view of the table as real numbers, ``[max_len, rotary_dim]``.
 
-    def by_pair(self) -> torch.Tensor:
-        """Return a view of the table as real numbers, ``[max_len, rotary_dim / 2, 2]``."""
-        return torch.view_as_real(self._rows).expand(self._max_len, -1, -1)
+        A pair's cosine and sine are adjacent, as its dimensions are. A view, because a table of two
+        million positions takes a gibibyte.
+        """
+        return torch.view_as_real(self._rows).flatten(1).expand(self._max_len, -1)
 
     def view(self, heads: torch.Tensor) -> torch.Tensor:
         """Return a view of heads ``[num_tokens, num_heads, head_dim]`` for ``rotate``.

@@ -90,9 +90,10 @@ class ServableModel(Protocol):
         """Sizes of the model."""
 
     def rotation_tables(self) -> Sequence[torch.Tensor]:
-        """Return cosines, then sines, of each layer, for a ``RotatingAttend``.
+        """Return the cosines and sines of each layer, for a ``RotatingAttend``.
 
-        Each has the shape ``[max_len, rotary_dim]``; layers may share one.
+        Each has the shape ``[max_len, rotary_dim]``, see ``Kernels.rope_append``; layers may share
+        one. They take no memory in addition to the model's, which is measured before.
         """
 
     def hidden(

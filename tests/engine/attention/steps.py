@@ -73,7 +73,7 @@ class Sequences:
         self.known = [self._empty() for _ in range(rows)]
         spec = RopeSpec("default", 10_000.0, shape.head_dim, max_len)
         angles = torch.outer(torch.arange(max_len).float(), frequencies(spec))
-        table = torch.cat((angles.cos(), angles.sin()), -1).to(device)
+        table = torch.stack((angles.cos(), angles.sin()), -1).flatten(1).to(device)
         self.append = Append(shape, self.pool, TorchKernels(), [table] * shape.num_layers)
         self.rotary = Rotary(spec, max_len, device)
 

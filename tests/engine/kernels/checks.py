@@ -257,7 +257,7 @@ def rope_append(
     parts = 1 if first else 2
     heads = random(n, num_heads + parts * kv_heads, dim, dtype=dtype, device=device)
     angles = torch.outer(torch.arange(n + 40.0), 1.0 / 100 ** torch.rand(rotary_dim // 2))
-    table = torch.cat((angles.cos(), angles.sin()), 1).to(device)
+    table = torch.stack((angles.cos(), angles.sin()), -1).flatten(1).to(device)
     positions = torch.randperm(n + 40)[:n].to(device)
     num_pages = n // page_size + 3
     write = torch.randperm(num_pages * page_size)[:n].to(device)

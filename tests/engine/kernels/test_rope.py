@@ -84,7 +84,7 @@ def test_the_twin_rotates_as_the_model_on_a_cpu_and_appends_as_the_pool(
 ) -> None:
     spec = RopeSpec(kind="default", theta=100.0, rotary_dim=rotary_dim, max_len=50)
     angles = torch.outer(torch.arange(50.0), frequencies(spec))
-    table = torch.cat((angles.cos(), angles.sin()), 1)
+    table = torch.stack((angles.cos(), angles.sin()), -1).flatten(1)
     heads = checks.random(6, 8, 16, dtype=dtype, device=torch.device("cpu"))
     positions = torch.tensor([3, 4, 5, 0, 49, 17])
     page, offset = torch.tensor([1, 1, 2, 0, 4, 3]), torch.tensor([2, 3, 0, 3, 1, 1])

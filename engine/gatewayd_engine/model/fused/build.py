@@ -84,7 +84,7 @@ def _block(layer: DecoderLayer, window: int, rotary: Rotary) -> NDArray[np.int64
             block[place] = norm.weight.data_ptr()
         elif norm is not None and not isinstance(norm, Unnormed):
             return None
-    rope = rotary.by_pair()
+    rope = rotary.table()
     block[LayerField.WINDOW] = window
     block[LayerField.ROPE], block[LayerField.ROPE_STRIDE] = rope.data_ptr(), rope.stride(0)
     return block

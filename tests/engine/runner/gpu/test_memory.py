@@ -93,6 +93,23 @@ def test_the_largest_step_can_be_run(
     assert sampled == [(min(tokens, lines), spec.vocab_size)]
 
 
+@pytest.mark.parametrize("name", ["llama4_chunks", "deepseek_v3"])
+def test_steps_rotate_by_the_tables_that_were_measured(
+    checkpoint: Callable[[str], Path], name: str
+) -> None:
+    """Of two million positions a table takes a gibibyte; the budget of pages knows of one alone."""
+    folder = checkpoint(name)
+    spec = read_spec(folder)
+    decoder = load(folder, spec, torch.float32, "cpu", lambda part: None)
+    tables, again = decoder.rotation_tables(), decoder.rotation_tables()
+    assert len(tables) == spec.num_layers
+    for table, other, rotary in zip(tables, again, decoder.rotaries, strict=True):
+        assert table.shape == (spec.max_model_len, spec.rope.rotary_dim)
+        assert table.data_ptr() == other.data_ptr() == rotary.table().data_ptr()
+        rows = spec.max_model_len if rotary.is_rotating else 1
+        assert table.untyped_storage().nbytes() == rows * spec.rope.rotary_dim * 4
+
+
 class Counted:
     """What a decoder computes.
 

@@ -2,7 +2,8 @@
 
 GatewayError
 ├── InvalidRequest          400  invalid_value        may be raised with a more specific code
-│   └── ContextLengthExceeded  400  context_length_exceeded
+│   ├── ContextLengthExceeded  400  context_length_exceeded
+│   └── UnsupportedByModel     400  invalid_value    another model may be able to do it
 ├── Unauthorized            401  invalid_api_key
 ├── HostNotAllowed          403  host_not_allowed
 ├── PermissionDenied        403  permission_denied    the API key lacks the right
@@ -107,6 +108,12 @@ class ContextLengthExceeded(InvalidRequest):
 
     code = "context_length_exceeded"
     failure = "context"
+
+
+class UnsupportedByModel(InvalidRequest):
+    """The model cannot do what a field asks for, such as an upstream's with token ids."""
+
+    failure = "unsupported"
 
 
 class Unauthorized(GatewayError):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import Target
 from gatewayd.engines.api import ReplicaState
-from gatewayd.errors import ModelNotFound
+from gatewayd.errors import EngineUnavailable, ModelNotFound
 
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
@@ -64,12 +64,15 @@ class Catalogue:
 
         Raises:
             ModelNotFound: it is not served.
+            EngineUnavailable: it is a route without a served target.
         """
         # Before a request may load a target that sleeps: that one is not of the start.
         self._is_starting()
         target = self._by_name.get(name)
         if target is None and (route := self.routes.get(name)) is not None:
             target = next((one for _, one in self.reached_by(route)), None)
+            if target is None:
+                raise no_target(name)
         if target is None:
             raise not_served(name, self.names)
         return target
@@ -78,6 +81,11 @@ class Catalogue:
         """Return the served targets of a route, each with the route's name for it."""
         found = [(name, self._by_name.get(name)) for name in route.targets]
         return [(name, target) for name, target in found if target is not None]
+
+    def routes_to(self, target: Target) -> list[str]:
+        """Return the names of the routes that have it among their targets."""
+        routes = self.routes.values()
+        return [route.name for route in routes if not set(target.names).isdisjoint(route.targets)]
 
     def add(self, target: Target) -> None:
         """Serve another target.
@@ -115,6 +123,11 @@ def _loads(target: Target) -> bool:
     if fleet.model is not None or fleet.condition != "not_ready":
         return False
     return not all(replica.state in _ENDED for replica in fleet.status())
+
+
+def no_target(route: str) -> EngineUnavailable:
+    """Return the error for a route of whose targets none is served."""
+    return EngineUnavailable(f"no target of the route {route!r} is served now", retry_after=5.0)
 
 
 def not_served(name: str, served: Sequence[str]) -> ModelNotFound:

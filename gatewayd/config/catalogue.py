@@ -119,6 +119,13 @@ def check_names(
         taken[each] = table
 
 
+def stated_names(config: Config) -> list[str]:
+    """Return the names that a configuration states of its models, served or not."""
+    own = [name for name in (config.model.served_name,) if name is not None]
+    more = [name for key, one in config.models.items() for name in (key, *one.served_names)]
+    return [*own, *config.model.served_names, *more]
+
+
 def _of_entry(config: Config, name: str, base: dict[str, object]) -> ModelConfig:
     entry = config.models[name]
     try:

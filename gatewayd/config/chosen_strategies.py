@@ -110,20 +110,28 @@ def _hidden_in(config: Config, host: PluginHost) -> set[str]:
         (kind, kind.value, getattr(config, kind.value, None)) for kind in Kind
     ]
     tables += [(Kind.MODEL_ROUTER, f"routes.{name}", it) for name, it in config.routes.items()]
+    stated = [
+        (kind, name, f"{path}.{name}", settings)
+        for kind, path, table in tables
+        for name, settings in ((table and table.model_extra) or {}).items()
+    ]
+    stated += [
+        (Kind.UPSTREAM, one.strategy, f"upstreams.{name}.settings", one.settings)
+        for name, one in config.upstreams.items()
+    ]
     hidden = set()
-    for kind, path, table in tables:
-        for name, settings in ((table and table.model_extra) or {}).items():
-            try:
-                config_type = host.info(kind, name).config_type
-            except PluginError:
-                hidden.add(f"{path}.{name}")
-                continue
-            hidden |= {
-                f"{path}.{name}.{key}"
-                for key in settings
-                # An unknown key may be a misspelt secret.
-                if key not in config_type.model_fields or is_secret(config_type, key)
-            }
+    for kind, name, path, settings in stated:
+        try:
+            config_type = host.info(kind, name).config_type
+        except PluginError:
+            hidden.add(path)
+            continue
+        hidden |= {
+            f"{path}.{key}"
+            for key in settings
+            # An unknown key may be a misspelt secret.
+            if key not in config_type.model_fields or is_secret(config_type, key)
+        }
     return hidden
 
 

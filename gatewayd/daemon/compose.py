@@ -16,7 +16,7 @@ from gatewayd.admin.snapshots.snapshot import Sources
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
-from gatewayd.config.catalogue import check_names, model_configs
+from gatewayd.config.catalogue import check_names, model_configs, stated_names
 from gatewayd.config.tables import Config
 from gatewayd.daemon.admin import compose_admin
 from gatewayd.daemon.banner import ReadyMessage
@@ -122,7 +122,7 @@ def _compose_with_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    upstreams = compose_upstreams(file, plugged.host, metrics)
+    upstreams = compose_upstreams(file, plugged.host, metrics, undo)
     progress = LivenessProgress(
         lambda: [problem for model in models for problem in model.fleet.problems()],
         durable.database.wait_idle,
@@ -132,7 +132,8 @@ def _compose_with_store(
         *[model.target for model in models],
         *[target for upstream in upstreams for target in upstream.targets],
     ]
-    routes = compose_routes(config, targets, plugged, metrics.routes)
+    stated = [name for one in (file, config) for name in stated_names(one)]
+    routes = compose_routes(config, targets, stated, plugged, metrics.routes)
     undo.callback(close_routes, routes)
     catalogue = Catalogue(targets, routes)
     fleets = Fleets(models, residency, upstreams)
@@ -152,7 +153,7 @@ def _compose_with_store(
         config=config,
         file=file,
     )
-    reloading = Reloading(options.reload, models, served, config.routes, notifier)
+    reloading = Reloading(options.reload, models, served, config.routes, config.upstreams, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     metrics.registry.register(ResidencyCollector(residency))
     key = control.config.server.api_key

@@ -12,6 +12,7 @@ from gatewayd.config.catalogue import model_configs
 from gatewayd.config.load import ConfigError
 from gatewayd.config.routes import RouteEntry
 from gatewayd.config.tables import Config
+from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.served_models import ServedModels
 from gatewayd.daemon.systemd.notifier import ServiceNotifier
@@ -26,7 +27,7 @@ class Reloading:
         read: reads the configuration.
         models: parts of all models, each with a control that applies the changes.
         served: adds and removes models.
-        routes: as the daemon serves them.
+        routes, upstreams: as the daemon serves them.
         notifier: notified of reloads.
 
     Attributes:
@@ -39,12 +40,14 @@ class Reloading:
         models: Sequence[ModelParts],
         served: ServedModels,
         routes: Mapping[str, RouteEntry],
+        upstreams: Mapping[str, UpstreamEntry],
         notifier: ServiceNotifier,
     ) -> None:
         self._read = read
         self._models = models
         self._served = served
         self._routes = routes
+        self._upstreams = upstreams
         self._notifier = notifier
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +76,7 @@ class Reloading:
             config = self._read()
             if config.routes != self._routes:
                 _log.warning("restart required: [routes] has changed")
-            if config.upstreams != self._served.file.upstreams:
+            if config.upstreams != self._upstreams:
                 _log.warning("restart required: [upstreams] has changed")
             # Models that stay first: a new one may take long to be read.
             effective = self._served.effective(config)

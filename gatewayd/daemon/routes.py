@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Collection, Sequence
 
 from gatewayd.catalogue.route import CandidateFacts, ModelRoute
 from gatewayd.catalogue.target import Target
@@ -16,26 +17,37 @@ from gatewayd_hooks.host.errors import PluginError, describe_error
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind
 
+_log = logging.getLogger("gatewayd.daemon")
+
 
 def compose_routes(
-    config: Config, served: Sequence[Target], plugged: LoadedPlugins, metrics: RouteCollector
+    config: Config,
+    served: Sequence[Target],
+    stated: Collection[str],
+    plugged: LoadedPlugins,
+    metrics: RouteCollector,
 ) -> list[ModelRoute]:
     """Build the routes of a configuration, with open model routers.
 
     Args:
         config: the whole configuration.
         served: all targets.
+        stated: names of all models of the configuration; an operator may have removed some of
+            them, and an added one may not be servable.
         plugged: loads the model routers.
         metrics: counts the attempts of all routes.
 
     Raises:
-        StartError: a target of a route is not served.
+        StartError: a target of a route is no model.
         PluginError: a model router cannot be loaded or opened, or refuses its settings.
     """
     names = [name for target in served for name in target.names]
+    known = list(dict.fromkeys((*names, *stated)))
     for name, entry in config.routes.items():
-        if problem := problem_of(name, entry, names):
+        if problem := problem_of(name, entry, known):
             raise StartError(problem)
+        if missing := [target for target in entry.targets if target not in names]:
+            _log.warning("the route %s lacks %s, not served now", name, ", ".join(missing))
     routes: list[ModelRoute] = []
     try:
         for name, entry in config.routes.items():

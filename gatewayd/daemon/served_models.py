@@ -115,7 +115,7 @@ class ServedModels:
             who: the operator.
 
         Raises:
-            ChangeRefused: there is no such model, or no other.
+            ChangeRefused: there is no such model, or no other, or a route uses it.
         """
         async with self._lock:
             model = self._find(name)
@@ -123,6 +123,11 @@ class ServedModels:
                 names = ", ".join([one.key for one in self._models if one.key is not None])
                 raise ChangeRefused(
                     f"there is no model {name!r} in the catalogue; there is {names or 'none'}"
+                )
+            if uses := self._catalogue.routes_to(model.target):
+                raise ChangeRefused(
+                    f"the route {uses[0]} uses it: remove it from [routes.{uses[0]}] targets and "
+                    "restart first"
                 )
             await self._remove(model, seconds)
             models = {key: one for key, one in self.config.models.items() if key != name}

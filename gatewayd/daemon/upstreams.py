@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from gatewayd.catalogue.target import UpstreamTarget
@@ -39,7 +40,7 @@ class UpstreamParts:
 
 
 def compose_upstreams(
-    config: Config, host: PluginHost, metrics: GatewayMetrics
+    config: Config, host: PluginHost, metrics: GatewayMetrics, undo: ExitStack
 ) -> list[UpstreamParts]:
     """Build the parts of all upstreams; nothing is connected yet.
 
@@ -47,18 +48,19 @@ def compose_upstreams(
         config: configuration of the daemon.
         host: loads plugins.
         metrics: of the gateway, to which those of the models are added.
+        undo: closes the strategies if a later part of the daemon cannot be built.
 
     Raises:
         PluginError: a strategy cannot be loaded or opened, or refuses its settings.
     """
-    found = [_compose(name, entry, host, metrics) for name, entry in config.upstreams.items()]
+    found = [_compose(name, entry, host, metrics, undo) for name, entry in config.upstreams.items()]
     if found:
         metrics.registry.register(UpstreamCollector([one.fleet for one in found]))
     return found
 
 
 def _compose(
-    name: str, entry: UpstreamEntry, host: PluginHost, metrics: GatewayMetrics
+    name: str, entry: UpstreamEntry, host: PluginHost, metrics: GatewayMetrics, undo: ExitStack
 ) -> UpstreamParts:
     strategy: UpstreamStrategy = host.strategy(Kind.UPSTREAM, entry.strategy, entry.settings)
     try:
@@ -66,6 +68,7 @@ def _compose(
     except Exception as error:
         plugin = f"{Kind.UPSTREAM}.{entry.strategy}"
         raise PluginError(plugin, f"cannot be opened: {describe_error(error)}") from error
+    undo.callback(strategy.close)
     fleet = UpstreamFleet(name, entry, strategy)
     targets = [_target(name, entry, ours, fleet, metrics) for ours in entry.models]
     return UpstreamParts(fleet=fleet, targets=targets)

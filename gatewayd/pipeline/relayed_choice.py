@@ -83,8 +83,14 @@ class RelayedChoice(Choice):
 
     @property
     def unread_text(self) -> str:
-        """Text that is buffered, without reasoning and calls."""
-        return "".join([part.text for part in self._parts if isinstance(part, Text)])
+        """Text that is buffered, with names and arguments of calls, without reasoning."""
+        return "".join(
+            [
+                part.name if isinstance(part, ToolCall) else part.text
+                for part in self._parts
+                if not isinstance(part, Reasoning)
+            ]
+        )
 
     @property
     def mean_logprob(self) -> float | None:

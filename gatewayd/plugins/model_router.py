@@ -54,7 +54,7 @@ class FencedModelRouter(Fenced[ModelRouterStrategy]):
 
     def _ask_verdict(self, attempt: AttemptView) -> AttemptVerdict:
         verdict = self._watched.judge(attempt)
-        if isinstance(verdict, AttemptVerdict) and math.isfinite(verdict.score):
+        if isinstance(verdict, AttemptVerdict) and math.isfinite(verdict.score or 0.0):
             return verdict
         raise InvalidStrategyAnswer(
             f"answered {verdict!r:.80}, which is not a valid AttemptVerdict"

@@ -6,6 +6,7 @@ from gatewayd.errors import (
     ContextLengthExceeded,
     GatewayError,
     InvalidRequest,
+    UnsupportedByModel,
     UpstreamBusy,
     UpstreamError,
     UpstreamRefused,
@@ -19,7 +20,12 @@ _RETRY_SECONDS = 5.0
 
 
 def error_of(
-    refusal: UpstreamRefusal, upstream: str, retry_after: float | None, api_key: str
+    refusal: UpstreamRefusal,
+    upstream: str,
+    retry_after: float | None,
+    api_key: str,
+    *,
+    is_sent: bool = True,
 ) -> GatewayError:
     """Convert an upstream's error response.
 
@@ -31,13 +37,18 @@ def error_of(
         upstream: its name in the configuration.
         retry_after: the response's header, in seconds.
         api_key: credential of the gateway, which no text may contain.
+        is_sent: whether the upstream may have got the request; otherwise its strategy refuses it.
     """
     status = refusal.status
     if status in _CLIENTS_FAULT:
         text = _shown(refusal.message, api_key) or f"the request is refused with status {status}"
         code, param = refusal.code or "", refusal.param or ""
         # Another target of a route may have a longer context.
-        kind = ContextLengthExceeded if code == ContextLengthExceeded.code else InvalidRequest
+        kind = InvalidRequest
+        if code == ContextLengthExceeded.code:
+            kind = ContextLengthExceeded
+        elif not is_sent:
+            kind = UnsupportedByModel
         return kind(
             f"the upstream {upstream} refuses the request: {text}",
             param=param if _is_name(param, 200) else None,

@@ -91,8 +91,15 @@ class UpstreamLimits:
             self._waiting.append(turn)
         return UpstreamSlot(self, turn)
 
-    def leave(self, turn: asyncio.Future[None]) -> None:
-        """Leave the queue, or hand the slot to the request that has waited longest."""
+    def leave(self, turn: asyncio.Future[None], *, is_used: bool) -> None:
+        """Leave the queue, or hand the slot to the request that has waited longest.
+
+        Args:
+            turn: of the slot.
+            is_used: whether a request was sent; otherwise the budget gets it back.
+        """
+        if not is_used and self._per_minute is not None:
+            self._budget = min(self._per_minute, self._budget + 1)
         if turn in self._waiting:
             self._waiting.remove(turn)
             return
@@ -127,8 +134,12 @@ class UpstreamSlot:
         # Shielded: a cancelled wait leaves the queue by `release`.
         await asyncio.shield(self._turn)
 
-    def release(self) -> None:
-        """Release the slot, or leave the queue. Idempotent."""
+    def release(self, *, is_used: bool) -> None:
+        """Release the slot, or leave the queue. Idempotent.
+
+        Args:
+            is_used: whether a request may have been sent.
+        """
         if not self._is_released:
             self._is_released = True
-            self._limits.leave(self._turn)
+            self._limits.leave(self._turn, is_used=is_used)

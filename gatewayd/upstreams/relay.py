@@ -147,7 +147,7 @@ class RelayedRequest:
                 await self._slot.wait()
                 await self._relay_all()
             finally:
-                self._slot.release()
+                self._slot.release(is_used=self._exchange.is_sent)
             # The connection can be used again, while the client has its whole answer.
             await self._exchange.close(drains=True)
         except asyncio.CancelledError:
@@ -163,7 +163,7 @@ class RelayedRequest:
                 await self._exchange.close()
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._slot.release()
+        self._slot.release(is_used=self._exchange.is_sent)
         self._ended(self)
 
     async def _relay_all(self) -> None:
@@ -190,7 +190,10 @@ class RelayedRequest:
             # Statuses of responses are recorded by the exchange; this one came in the answer.
             if refusal.status >= 500 and response is not None and response.status < 500:
                 self._exchange.failed(f"its answer ended with an error (status {refusal.status})")
-            raise error_of(refusal, terms.name, retry_after, terms.api_key) from refusal
+            is_sent = self._exchange.is_sent
+            raise error_of(
+                refusal, terms.name, retry_after, terms.api_key, is_sent=is_sent
+            ) from refusal
         except UpstreamBroken as broken:
             raise broken.error from broken
         except OSError as error:

@@ -48,21 +48,19 @@ class Cascade:
     def judge(self, attempt: AttemptView) -> AttemptVerdict:
         """Accept an answer that is certain enough and passes all checks."""
         config, mean = self._config, attempt.mean_logprob
-        score = 0.0 if mean is None else mean
         if problem := self._problem(attempt):
-            return AttemptVerdict(is_accepted=False, reason=problem, score=score)
+            return AttemptVerdict(is_accepted=False, reason=problem, score=mean)
         if mean is not None and mean < config.min_logprob:
             said = f"mean log-probability {mean:.3f} below {config.min_logprob:g}"
-            return AttemptVerdict(is_accepted=False, reason=said, score=score)
+            return AttemptVerdict(is_accepted=False, reason=said, score=mean)
         if attempt.others:
             own = _normal(attempt.text)
             share = sum([_normal(other) == own for other in attempt.others]) / len(attempt.others)
             if share < config.min_agreement:
                 said = f"agreement {share:.2f} below {config.min_agreement:g}"
-                return AttemptVerdict(is_accepted=False, reason=said, score=score)
-        return AttemptVerdict(
-            is_accepted=True, reason=f"mean log-probability {score:.3f}", score=score
-        )
+                return AttemptVerdict(is_accepted=False, reason=said, score=mean)
+        said = "no log-probabilities" if mean is None else f"mean log-probability {mean:.3f}"
+        return AttemptVerdict(is_accepted=True, reason=said, score=mean)
 
     def _problem(self, attempt: AttemptView) -> str:
         """Return why a check fails; empty if none does."""

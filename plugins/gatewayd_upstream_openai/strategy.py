@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -20,6 +21,8 @@ from gatewayd_upstream_openai.chunks import OpenAiErrorFields, decode_chunk, dec
 from gatewayd_upstream_openai.config import OpenAiUpstreamConfig
 from gatewayd_upstream_openai.deltas import ChoiceReader, counts_of
 
+_OPTIONS_SECONDS = 300.0
+"""Time without ``stream_options`` after a server has refused the field."""
 _PATHS = {"chat": "/chat/completions", "completion": "/completions"}
 
 
@@ -29,8 +32,7 @@ class OpenAiUpstream:
     def __init__(self, config: OpenAiUpstreamConfig) -> None:
         self._config = config
         self._headers: dict[str, str] = {}
-        # Until an upstream refuses the field.
-        self._takes_options = True
+        self._asks_again_at = 0.0
 
     def open(self, resources: UpstreamResources) -> None:
         """Read the credential."""
@@ -66,7 +68,8 @@ class OpenAiUpstream:
         if call.request_id:
             headers["x-request-id"] = call.request_id
         body: dict[str, Any] = {**call.body, "stream": True}
-        if self._takes_options:
+        asks = time.monotonic() >= self._asks_again_at
+        if asks:
             options: dict[str, bool] = {"include_usage": True}
             if self._config.continuous_usage:
                 options["continuous_usage_stats"] = True
@@ -84,7 +87,9 @@ class OpenAiUpstream:
         refusal = await _refusal(response)
         if refusal is not None:
             raise refusal
-        self._takes_options = False
+        if asks:
+            # Not for ever: one old server among several would hide the counts of all.
+            self._asks_again_at = time.monotonic() + _OPTIONS_SECONDS
         return response
 
 

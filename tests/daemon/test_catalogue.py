@@ -267,3 +267,32 @@ async def test_a_reload_adds_and_removes_the_models_of_the_file(
     daemon.process.send_signal(signal.SIGHUP)
     await asyncio.to_thread(daemon._wait, "configuration not reloaded: no embedded model", 30)
     assert (await client.complete(daemon, "x", 4, model="d")).is_complete
+
+
+async def test_routes_keep_their_models_and_start_without_those_removed_before(
+    start_daemon: Start, client: Any, tmp_path: Path
+) -> None:
+    socket, file = admin_socket(tmp_path), tmp_path / "models.toml"
+    kept = {"admin.socket": socket, "store.path": str(tmp_path / "store")}
+    models = "".join(f'[models.{name}]\npath = "embedded:nano-draft"\n' for name in "abc")
+    file.write_text(models)
+    daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)}, **kept)
+    await asyncio.to_thread(call, socket, "DELETE", "/admin/models/c", {})
+    assert daemon.stop() == 0
+    file.write_text(models + '[routes.r]\ntargets = ["c", "a"]\n')
+    daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)}, **kept)
+    assert daemon.said("the route r lacks c, not served now")
+    answer = await client.http.post(
+        f"{daemon.url}/v1/completions", json={"model": "r", "prompt": "x", "max_tokens": 2}
+    )
+    assert (answer.status_code, answer.headers["x-gatewayd-target"]) == (200, "a")
+    with pytest.raises(AdminError, match="the route r uses it: remove it from"):
+        await asyncio.to_thread(call, socket, "DELETE", "/admin/models/a", {})
+    await asyncio.to_thread(call, socket, "DELETE", "/admin/models/b", {})
+    file.write_text(file.read_text() + '[upstreams.u]\nurl = "http://u/v1"\nmodels = { x = "x" }\n')
+    for _ in range(2):  # compared with what runs, not with what was read last
+        daemon.process.send_signal(signal.SIGHUP)
+        seen = daemon.log.read_text().count("restart required: [upstreams] has changed")
+        async with asyncio.timeout(30):
+            while daemon.log.read_text().count("[upstreams] has changed") == seen:
+                await asyncio.sleep(0.05)

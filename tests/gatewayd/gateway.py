@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -135,7 +135,10 @@ async def running(
         services.catalogue.add(another_target(services, other, text, names))
     metrics = services.metrics
     relayed = compose_upstreams(
-        Config(upstreams=dict(upstreams or {})), PluginHost(Catalog.installed()), metrics
+        Config(upstreams=dict(upstreams or {})),
+        PluginHost(Catalog.installed()),
+        metrics,
+        ExitStack(),
     )
     for target in [target for one in relayed for target in one.targets]:
         services.catalogue.add(target)

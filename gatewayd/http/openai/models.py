@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gatewayd.catalogue.catalogue import not_served
+from gatewayd.catalogue.target import Target
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
@@ -48,9 +49,15 @@ class OneModelRoute:
 
 def model_object(services: Services, name: str) -> dict[str, Any]:
     """Build OpenAI's model object, with fields for clients of Anthropic and local servers."""
-    target = services.catalogue.find(name)
-    route = services.catalogue.routes.get(name)
-    routes = {} if route is None else {"routes_to": list(route.targets)}
+    catalogue = services.catalogue
+    route = catalogue.routes.get(name)
+    if route is None:
+        target: Target | None = catalogue.find(name)
+        routes = {}
+    else:
+        # None of them may be served: the route is listed all the same.
+        target = next((one for _, one in catalogue.reached_by(route)), None)
+        routes = {"routes_to": list(route.targets)}
     created = datetime.fromtimestamp(services.created, UTC)
     return {
         "id": name,
@@ -60,8 +67,8 @@ def model_object(services: Services, name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": created.isoformat().replace("+00:00", "Z"),
-        "root": name if route is not None else target.name,
+        "root": name if route is not None or target is None else target.name,
         "parent": None,
-        "max_model_len": target.max_model_len,
+        "max_model_len": None if target is None else target.max_model_len,
         **routes,
     }

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.engines.api import EngineRequest, Relay
-from gatewayd.errors import InvalidRequest
+from gatewayd.errors import InvalidRequest, UnsupportedByModel
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.chat_parts_wire import ChatPartsWire
 from gatewayd.http.openai.completion_wire import CompletionWire
@@ -22,12 +22,10 @@ from gatewayd.http.schema.messages import ChatMessage
 from gatewayd.pipeline.choice import ChoiceOptions
 from gatewayd.text.detokenizer import NoDetokenizer
 from gatewayd.text.tokenizer import Tokenizer
+from gatewayd.upstreams.counting import BYTES_PER_TOKEN
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.requests.tables import Ignored, Noted, support_of
 from gatewayd_hooks.upstreams import UpstreamCall
-
-BYTES_PER_TOKEN = 4
-"""Of usual text, where an upstream reports no token counts."""
 
 _OURS = frozenset(
     (
@@ -211,8 +209,8 @@ def _check_fields(target: UpstreamTarget, request: GenerationTable) -> None:
             raise _not_relayed(target, name)
 
 
-def _not_relayed(target: UpstreamTarget, param: str) -> InvalidRequest:
-    return InvalidRequest(
+def _not_relayed(target: UpstreamTarget, param: str) -> UnsupportedByModel:
+    return UnsupportedByModel(
         f"{param} needs a local model; {target.name} is served by the upstream {target.upstream}: "
         f"omit {param}",
         param=param,
@@ -223,7 +221,7 @@ def _texts(target: UpstreamTarget, prompt: str | Sequence[Any]) -> list[str]:
     given = [prompt] if isinstance(prompt, str) else list(prompt)
     texts = [one for one in given if isinstance(one, str)]
     if len(texts) < len(given):
-        raise InvalidRequest(
+        raise UnsupportedByModel(
             f"prompt has token ids; {target.name} is served by the upstream {target.upstream}, "
             "which gets text: send text",
             param="prompt",

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.engines.api import ReplicaState
-from gatewayd.errors import GatewayError, ModelNotFound
+from gatewayd.errors import EngineUnavailable, GatewayError, ModelNotFound
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import App, Header
 from gatewayd.http.in_process import InProcessCalls
@@ -194,7 +194,7 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             return self._services.catalogue.find(name).fleet.is_ready
-        except ModelNotFound:
+        except (ModelNotFound, EngineUnavailable):
             # None of a route's targets is served.
             return False
 

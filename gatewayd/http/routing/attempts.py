@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from gatewayd.catalogue.catalogue import not_served
+from gatewayd.catalogue.catalogue import no_target
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.engines.api import EngineRequest, Relay
-from gatewayd.errors import GatewayError
+from gatewayd.errors import GatewayError, InvalidRequest
 from gatewayd.http.routing.generation_call import GenerationCall, StartedGeneration, start_at
 from gatewayd.http.services import Services
 from gatewayd.pipeline.generation import Generation
@@ -30,7 +30,12 @@ from gatewayd.tracing.route_record import (
     RouteRecord,
     RouteTrace,
 )
-from gatewayd_hooks.targets.model_routing import AttemptVerdict, AttemptView, Decision
+from gatewayd_hooks.targets.model_routing import (
+    UNSUPPORTED,
+    AttemptVerdict,
+    AttemptView,
+    Decision,
+)
 
 _TEMPERATURE = 0.7
 """Temperature of sampled answers to a request for the likeliest one."""
@@ -60,12 +65,13 @@ class _Attempts:
         self._call = call
         self._targets = dict(services.catalogue.reached_by(route))
         if not self._targets:
-            raise not_served(route.name, services.catalogue.names)
+            raise no_target(route.name)
         self._asked = call.outline()
         self._decision = self._decide()
         self._trace = RouteTrace(self._decided())
         # The latest answer that was rejected: sent if no later target can answer.
         self._rejected: StartedGeneration | None = None
+        self._failed: GatewayError | None = None  # at a target that could have answered
         if (asks := request_trace.current()) is not None:
             asks.route = self._trace  # for the record of a refusal
 
@@ -94,8 +100,15 @@ class _Attempts:
             raise RuntimeError("the last target of a route has neither answered nor failed")
         return started
 
-    async def _attempt(self, name: str, *, is_last: bool) -> StartedGeneration | None:
+    async def _attempt(
+        self, name: str, *, is_last: bool, is_scored: bool = True
+    ) -> StartedGeneration | None:
         """Try one target.
+
+        Args:
+            name: of the target.
+            is_last: whether there is no other target after it.
+            is_scored: whether log-probabilities are requested for the judge.
 
         Returns:
             The answer; None if the next target is to answer, or the answer that was rejected.
@@ -107,16 +120,31 @@ class _Attempts:
         is_judged = self._decision.is_judged and not is_last
         began, started = services.clock(), None
         try:
-            change = partial(_adapt, name=services.target.name, judged=is_judged, last=is_last)
+            change = partial(
+                _adapt,
+                name=services.target.name,
+                judged=is_judged,
+                scored=is_judged and is_scored,
+                last=is_last,
+            )
             started = await start_at(services, self._call, change)
             started.generation.route = self._trace
             await self._first_output(started.generation)
         except GatewayError as error:
+            if is_judged and is_scored and self._refuses_scores(error):
+                if started is not None:
+                    started.generation.supersede(is_charged=False)
+                return await self._attempt(name, is_last=is_last, is_scored=False)
             self._add(name, error.failure or error.code, began, error.code)
             if not (self._rejected or self._may_go_on(error, is_last=is_last)):
                 if started is not None:
                     started.generation.close()
+                if error.failure == UNSUPPORTED and self._failed is not None:
+                    # That target is worth a retry, and this one is not.
+                    raise self._failed from error
                 raise
+            if error.failure != UNSUPPORTED:
+                self._failed = error
             if started is not None:
                 started.generation.supersede(is_charged=False)
             if (asks := request_trace.current()) is not None:
@@ -139,6 +167,14 @@ class _Attempts:
 
     def _may_go_on(self, error: GatewayError, *, is_last: bool) -> bool:
         return not is_last and error.failure in self._decision.retry_on
+
+    def _refuses_scores(self, error: GatewayError) -> bool:
+        """Whether a target refuses the log-probabilities that the client has not requested."""
+        return (
+            isinstance(error, InvalidRequest)
+            and error.param == "logprobs"
+            and not self._asked.needs_logprobs
+        )
 
     async def _first_output(self, generation: Generation) -> None:
         """Wait for the first output of a stream, or for a whole answer.
@@ -213,6 +249,7 @@ class _Attempts:
     async def _sample(self, services: Services, name: str, prompts: int) -> list[list[str]]:
         """Return further answers to each prompt; none if the target cannot give them now."""
         began, started, samples = services.clock(), None, self._decision.samples
+        is_complete = False
         try:
             change = partial(_sampled, name=services.target.name, samples=samples)
             started = await start_at(services, self._call, change)
@@ -220,12 +257,13 @@ class _Attempts:
             # Before they are dropped with the generation.
             texts = [choice.unread_text for choice in started.generation.choices]
             self._add(name, SAMPLED, began, unsent=started.generation)
+            is_complete = True
         except GatewayError as error:
             self._add(name, error.failure or error.code, began, error.code)
             return [[]] * prompts
         finally:
             if started is not None:
-                started.generation.supersede(is_charged=True)
+                started.generation.supersede(is_charged=is_complete)
         return [texts[at : at + samples] for at in range(0, len(texts), samples)]
 
     def _decide(self) -> Decision:
@@ -265,12 +303,13 @@ class _Attempts:
         )
 
 
-def _adapt(work: Work, *, name: str, judged: bool, last: bool) -> Work:
+def _adapt(work: Work, *, name: str, judged: bool, scored: bool, last: bool) -> Work:
     """Adapt a request to an attempt: usage of the target, failures, what a judge needs."""
     requests = [msgspec.structs.replace(one, has_other_target=not last) for one in work.requests]
     options = work.options
-    if judged:
+    if scored:
         requests = [_scored(one) for one in requests]
+    if judged:
         options = msgspec.structs.replace(options, wakes=False)
     return msgspec.structs.replace(work, requests=requests, options=options, charged_as=name)
 
@@ -280,9 +319,12 @@ def _scored(request: EngineRequest) -> EngineRequest:
     params, relay = request.params, request.relay
     if params.logprobs is None:
         params = msgspec.structs.replace(params, logprobs=0)
-    if relay is not None and relay.call.body.get("logprobs") is None:
-        asked = True if relay.call.kind == "chat" else 0
-        relay = _changed(relay, logprobs=asked)
+    if relay is not None:
+        asked = relay.call.body.get("logprobs")
+        if relay.call.kind == "chat":
+            relay = relay if asked else _changed(relay, logprobs=True)
+        elif asked is None:
+            relay = _changed(relay, logprobs=0)
     return msgspec.structs.replace(request, params=params, relay=relay)
 
 

@@ -23,10 +23,11 @@ LOST = "lost"
 NUMERICAL = "numerical"
 CONTEXT = "context"
 UPSTREAM = "upstream"
-FAILURES = (OVERLOADED, UNAVAILABLE, LOST, NUMERICAL, CONTEXT, UPSTREAM)
+UNSUPPORTED = "unsupported"
+FAILURES = (OVERLOADED, UNAVAILABLE, LOST, NUMERICAL, CONTEXT, UPSTREAM, UNSUPPORTED)
 """Failures of a target after which another may answer: its queue is full; it is not served now; its
 engine was lost; its logits were NaN; its context is too short for the request; the error of another
-server."""
+server; it cannot do what a field asks for."""
 
 MOST_TEXT = 8192
 """Maximum characters of ``RoutedRequest.text``."""
@@ -123,10 +124,12 @@ class AttemptView:
 
     Attributes:
         target: name of the model.
-        text: of the first choice, as generated.
+        text: of the first choice, as generated, with its tool calls; of another server, the names
+            and arguments of calls.
         num_tokens: of the first choice.
-        finish_reason: ``stop`` or ``length``.
-        mean_logprob: mean log-probability of its tokens; None without any.
+        finish_reason: ``stop``, ``length``, ``tool_calls`` or ``content_filter``.
+        mean_logprob: mean log-probability of its tokens; None without any, as of a server that
+            reports none.
         others: texts of the further choices, or of sampled answers.
         request: that it answers.
     """
@@ -147,12 +150,12 @@ class AttemptVerdict:
     Attributes:
         is_accepted: whether it is sent; otherwise the next target answers.
         reason: one short sentence for operators, without content of the answer.
-        score: on which it is based.
+        score: on which it is based; None without one.
     """
 
     is_accepted: bool
     reason: str
-    score: float = 0.0
+    score: float | None = None
 
 
 class ModelRouterStrategy(Strategy, Protocol):

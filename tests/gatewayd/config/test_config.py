@@ -307,6 +307,20 @@ def test_secrets_of_chosen_strategies_are_hidden(monkeypatch: pytest.MonkeyPatch
     assert mine == {"router.mine.token": "***", "router.mine.depth": 1}
 
 
+def test_secrets_of_upstreams_strategies_are_hidden(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text(
+        '[upstreams.u]\nurl = "http://u/v1"\nmodels = { x = "x" }\n'
+        '[upstreams.u.settings]\napi_kee = "swordfish"\ncontinuous_usage = true\n'
+        '[upstreams.w]\nurl = "http://w/v1"\nmodels = { y = "y" }\nstrategy = "missing"\n'
+        'settings = { token = "swordfish" }\n'
+    )
+    shown = {one.key: one.value for one in load(file, environ={}).settings()}
+    assert shown["upstreams.u.settings.api_kee"] == "***"
+    assert shown["upstreams.u.settings.continuous_usage"] is True
+    assert "swordfish" not in repr(shown)
+
+
 def test_a_strategy_has_settings_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text('[scheduler]\nstrategy = "mine"\n[scheduler.mine]\nshare = 3\n')

@@ -177,6 +177,16 @@ async def test_requests_a_minute_are_limited(text: TextModel) -> None:
     assert 1 <= int(answers[2].headers["retry-after"]) <= 30
 
 
+async def test_a_request_never_sent_is_not_counted_for_its_minute(
+    text: TextModel, unused: str
+) -> None:
+    async with fake_upstream(says) as upstream:
+        entry = upstream.entry(urls=[unused], requests_per_minute=1)
+        async with running(text, FakeFleet(), upstreams={"one": entry}) as gateway:
+            codes = [(await ask(gateway)).json()["error"]["code"] for _ in range(3)]
+    assert codes == ["upstream_error", "upstream_error", "upstream_unavailable"]
+
+
 async def test_one_that_waits_gives_its_turn_back_when_its_client_leaves(text: TextModel) -> None:
     async with (
         fake_upstream(silence, says) as upstream,

@@ -138,7 +138,7 @@ class ModelRouterConformance:
             for attempt in attempts:
                 verdict = judge(attempt)
                 assert isinstance(verdict, AttemptVerdict)
-                assert math.isfinite(verdict.score)
+                assert math.isfinite(verdict.score or 0.0)
                 _check_reason(verdict.reason, attempt.text)
 
     @campaign

@@ -32,6 +32,7 @@ from gatewayd.hub.store import (
     stored_repos,
 )
 from gatewayd.hub.store_locks import changing, is_served
+from gatewayd_engine.model.config.context import served_context
 
 ModelFormat = Literal["safetensors", "gguf"]
 
@@ -245,7 +246,6 @@ def _entry(
     states = [(folder / name).stat() for name in names]
     is_gguf = format == "gguf"
     config = {} if is_gguf else _config(folder)
-    context = config.get("max_position_embeddings")
     return StoreEntry(
         reference,
         folder.name,
@@ -255,7 +255,7 @@ def _entry(
         problem,
         family=_text(config.get("model_type")),
         dtype=reference.part if is_gguf else _text(config.get("dtype", config.get("torch_dtype"))),
-        context_length=context if isinstance(context, int) else 0,
+        context_length=served_context(config) or 0,
     )
 
 

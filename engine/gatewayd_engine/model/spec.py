@@ -7,12 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
+from gatewayd_engine.model.config.context import read_context
+from gatewayd_engine.model.config.families import FAMILIES, Family, find_architecture
 from gatewayd_engine.model.config.latent import LatentSpec, read_latent, score_scale
 from gatewayd_engine.model.config.moe import MoeSpec, read_moe
 from gatewayd_engine.model.config.rope import (
-    MOST_CONTEXT,
-    MOST_STATED,
     QueryScale,
     RopeSpec,
     read_layer_ropes,
@@ -144,21 +143,10 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     else:
         num_kv_heads, head_dim = 1, latent.record_dim
         rope = read_rope(config, family, latent.rope_dim, max_model_len)
-    if max_model_len is None and MOST_CONTEXT < rope.max_len <= MOST_STATED:
-        # Llama 4 states ten million, for which it was not trained.
-        max_model_len = MOST_CONTEXT
-    if (max_model_len or rope.max_len) > MOST_CONTEXT:
-        raise SpecError(
-            f"{config.where}: a context of {max_model_len or rope.max_len} tokens is above"
-            f" {MOST_CONTEXT}; set [model] max_model_len to at most that"
-        )
-    if max_model_len is not None and not 0 < max_model_len <= rope.max_len:
-        raise SpecError(
-            f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
-        )
+    context_len = read_context(config, family, rope.max_len, max_model_len)
     num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     rotated = read_rotated(config, family, num_layers)
-    windows = read_windows(config, family, rotated, max_model_len or rope.max_len)
+    windows = read_windows(config, family, rotated, context_len)
     # Gemma scales scores by another number than the size of a head.
     scalar = float(head_dim)
     if family.query_scalar is not None:
@@ -179,7 +167,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         hidden_size=hidden_size,
         intermediate_size=config.size(family.dense_size),
         vocab_size=config.size("vocab_size"),
-        max_model_len=max_model_len or rope.max_len,
+        max_model_len=context_len,
         norm_eps=config.number("rms_norm_eps"),
         activation=_activation(config, family),
         rope=rope,
@@ -207,11 +195,9 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
 def _architecture(config: JsonFields) -> str:
     named = config.texts("architectures") or ()
     model_type = config.text("model_type", "")
-    candidates = named or tuple(filter(None, [MODEL_TYPES.get(model_type)]))
-    # A config.json may name several architectures; the first supported one counts.
-    for name in candidates:
-        if name in FAMILIES:
-            return name
+    name = find_architecture(named, model_type)
+    if name is not None:
+        return name
     shown = ", ".join(named) or model_type or "(none named)"
     raise UnsupportedModel(
         f"{config.where}: architecture {shown} is not supported; supported are"

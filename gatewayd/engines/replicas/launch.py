@@ -23,6 +23,7 @@ from gatewayd.hub.reference import is_reference, parse_reference
 from gatewayd.hub.store import stored_path
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
+from gatewayd_engine.model.config.context import served_context
 from gatewayd_engine.model.gguf.expansion.model_folder import expanded, needs_expansion
 from gatewayd_engine.model.tokenizer_files.conversion import with_tokenizer
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -100,8 +101,7 @@ def context_len(config: Config, folder: Path) -> int:
         OSError, ValueError: ``config.json`` cannot be read.
     """
     text = (folder / "config.json").read_text("utf-8")
-    stated = json.loads(text).get("max_position_embeddings")
-    model_len = stated if isinstance(stated, int) else 1 << 20
+    model_len = served_context(json.loads(text)) or 1 << 20
     return min(model_len, config.model.max_model_len or model_len)
 
 

@@ -126,6 +126,12 @@ def test_stretched_frequencies_of_llama_4_have_one_step(file: Any) -> None:
     assert comparable(read_spec(expanded(path))) == comparable(spec)
 
 
+def test_a_context_of_millions_of_llama_4_is_served_in_part(file: Any) -> None:
+    _, path = file("llama4", "llama4", {"floor_scale": 8192})
+    rewritten(path, {"llama4.context_length": 10_485_760}, architecture="llama4")
+    assert read_spec(expanded(path)).max_model_len == 1 << 21
+
+
 def test_layers_that_predict_further_tokens_are_not_read(file: Any) -> None:
     _, path = file("glm4_moe", "glm4moe", {}, **GLM_MOE)
     ends = {"attn_norm": (64,), "nextn.eh_proj": (64, 128)}

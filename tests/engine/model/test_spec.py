@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.model import embedded
+from gatewayd_engine.model.config.context import served_context
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 
 LLAMA4 = {
@@ -63,6 +64,61 @@ def test_a_shorter_context_is_taken_and_a_longer_one_refused(tmp_path: Path) -> 
         spec_of(tmp_path, {}, max_model_len=4096)
     with pytest.raises(SpecError, match="max_model_len is 0"):
         spec_of(tmp_path, {}, max_model_len=0)
+
+
+def test_a_context_of_millions_is_served_in_part_of_llama_4_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stated = {"max_position_embeddings": 10_485_760}
+    with pytest.raises(SpecError, match=r"10485760 tokens is above 2097152; set \[model\] max_mo"):
+        spec_of(tmp_path, stated)
+    assert spec_of(tmp_path, stated, 1 << 21).max_model_len == 1 << 21
+    caplog.clear()
+    assert spec_of(tmp_path, {**LLAMA4, **stated}).max_model_len == 1 << 21
+    assert caplog.messages == [
+        "config.json states a context of 10485760 tokens, of which 2097152 are served; set [model]"
+        " max_model_len to serve fewer"
+    ]
+    caplog.clear()
+    assert spec_of(tmp_path, {**LLAMA4, **stated}, 4096).max_model_len == 4096
+    assert caplog.messages == []
+    with pytest.raises(SpecError, match="above 2097152"):
+        spec_of(tmp_path, {**LLAMA4, **stated}, (1 << 21) + 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "tokens"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": "x"}, None),
+        ({"max_position_embeddings": 10_485_760}, 10_485_760),
+        ({"max_position_embeddings": 4096, "text_config": {"hidden_size": 1}}, 4096),
+        ({"text_config": {"max_position_embeddings": 512}, "model_type": "emu3"}, 512),
+        ({"text_config": 3}, None),
+        ({**LLAMA4, "max_position_embeddings": 10_485_760}, 1 << 21),
+        (
+            {
+                "architectures": ["Llama4ForConditionalGeneration"],
+                "text_config": {
+                    "model_type": "llama4_text",
+                    "max_position_embeddings": 10_485_760,
+                },
+            },
+            1 << 21,
+        ),
+        (
+            {
+                "architectures": ["Gemma3ForConditionalGeneration"],
+                "text_config": {"model_type": "gemma3_text"},
+            },
+            131_072,
+        ),
+    ],
+)
+def test_the_context_of_a_configuration_is_that_of_its_language_model(
+    values: dict[str, Any], tokens: int | None
+) -> None:
+    assert served_context(values) == tokens
 
 
 def test_yarn_reaches_its_stretched_context_whichever_length_the_config_states(

@@ -88,6 +88,13 @@ def test_each_model_is_listed_by_the_name_that_serves_it(hub: FakeHub, store: Pa
     )
 
 
+def test_the_context_is_that_of_the_language_model(hub: FakeHub, store: Path) -> None:
+    repo = hub.repos["a/b"] = single()
+    repo.change({"config.json": b'{"text_config": {"max_position_embeddings": 512}}'})
+    pulled("a/b")
+    assert listed()["a/b"].context_length == 512
+
+
 def test_what_is_incomplete_is_listed_with_the_reason(hub: FakeHub, store: Path) -> None:
     hub.repos["a/b"] = sharded()
     pulled("a/b")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -92,6 +93,8 @@ class Family:
             on it, says nothing; None where it does not.
         dense_size: key of the size of dense feed-forward parts.
         has_sinks: whether each head has an attention sink, a score that no value follows.
+        most_context: longest context that is served of a longer one that config.json states, in
+            tokens; None for all of it.
 
     "When config.json says nothing" marks default values.
     """
@@ -123,6 +126,7 @@ class Family:
     qk_norm_flag: bool | None = None
     dense_size: str = "intermediate_size"
     has_sinks: bool = False
+    most_context: int | None = None
 
 
 _GEMMA = Family(
@@ -214,6 +218,8 @@ FAMILIES = {
         experts="llama4",
         head_dim=128,
         rope_theta=500_000.0,
+        # Scout states ten million, but was trained with 256 Ki.
+        most_context=1 << 21,
     ),
     "OlmoeForCausalLM": Family(biases="configured", qk_norm="projection", experts="olmoe"),
     "FlexOlmoForCausalLM": Family(
@@ -263,3 +269,14 @@ MODEL_TYPES = {
     "llama4_text": "Llama4ForCausalLM",
 }
 """Architecture by ``model_type``, for a config.json without ``architectures``."""
+
+
+def find_architecture(named: Sequence[str], model_type: str) -> str | None:
+    """Return the first supported architecture that a config.json names; None for none.
+
+    Args:
+        named: its ``architectures``.
+        model_type: counts if there are none.
+    """
+    candidates = named or (MODEL_TYPES.get(model_type),)
+    return next((name for name in candidates if name in FAMILIES), None)

@@ -12,12 +12,7 @@ from gatewayd_engine.model.json_fields import JsonFields, SpecError
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 NONE = "none"
 """Kind of a layer without rotary embedding."""
-MOST_CONTEXT = 1 << 21
-"""Limit of the context length in tokens: a table has a row for each position."""
 _LAYER_TYPES = ("full_attention", "sliding_attention")
-
-MOST_STATED = 1 << 24
-"""Context above which a configuration is taken to be damaged, in tokens."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ from gatewayd_engine.model.json_fields import JsonFields
 ARCHITECTURES = frozenset(
     f"{name}ForConditionalGeneration" for name in ("Gemma3", "Llama4", "Mistral3")
 )
-_TEXT = "text_config"
+TEXT = "text_config"
+"""Key of the language model's settings."""
 _PREFIXES = {
     # As transformers 5 writes them, and as releases do.
     "model.language_model.": "model.",
@@ -51,7 +52,7 @@ def text_part(config: JsonFields) -> JsonFields | None:
         SpecError: the settings are no object.
     """
     named = config.texts("architectures") or ()
-    nested = config.inner(_TEXT) if ARCHITECTURES.intersection(named) else None
+    nested = config.inner(TEXT) if ARCHITECTURES.intersection(named) else None
     if nested is None:
         return None
     model_type = nested.text("model_type", "")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES
-from gatewayd_engine.model.config.rope import MOST_CONTEXT
+from gatewayd_engine.model.config.context import MOST_CONTEXT
+from gatewayd_engine.model.config.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.gguf.expansion.expert_fields import expert_values
 from gatewayd_engine.model.gguf.expansion.fields import GgufFields
 from gatewayd_engine.model.gguf.expansion.latent_fields import latent_model_type, latent_values
@@ -82,6 +82,7 @@ class _Config:
         heads = self._fields.size(self._key("attention.head_count"))
         hidden = self._fields.size(self._key("embedding_length"))
         model_type = self._model_type()
+        family = FAMILIES[MODEL_TYPES[model_type]]
         latent = latent_values(self._fields, self._files) if self._prefix == DEEPSEEK else {}
         head_dim = latent.get("head_dim") or self._fields.size(
             self._key("attention.key_length"), max(1, hidden // heads)
@@ -96,9 +97,9 @@ class _Config:
             "num_attention_heads": heads,
             "num_key_value_heads": self._fields.size(self._key("attention.head_count_kv"), heads),
             "head_dim": head_dim,
-            "max_position_embeddings": self._context_len(),
+            "max_position_embeddings": self._context_len(family),
             "rms_norm_eps": self._fields.number(self._key("attention.layer_norm_rms_epsilon")),
-            "rope_theta": self._rope.theta(FAMILIES[MODEL_TYPES[model_type]].rope_theta),
+            "rope_theta": self._rope.theta(family.rope_theta),
             "tie_word_embeddings": _HEAD not in self._files.tensors,
             "attention_bias": self._has("self_attn.q_proj.bias"),
             "qkv_bias": self._has("self_attn.q_proj.bias"),
@@ -149,11 +150,12 @@ class _Config:
         _, table = self._files.tensors[_EMBEDDING]
         return table.shape[0]
 
-    def _context_len(self) -> int:
+    def _context_len(self, family: Family) -> int:
         key = self._key("context_length")
         length = self._fields.size(key)
-        # Tables of positions are made before anything else would show that it is wrong.
-        if length > MOST_CONTEXT:
+        # Tables of positions are made before anything else would show that it is wrong. Of families
+        # that state more than is served, the reader of config.json limits it.
+        if length > MOST_CONTEXT and family.most_context is None:
             raise self._fields.wrong(key, f"an integer from 1 to {MOST_CONTEXT}")
         return length
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -31,6 +32,28 @@ def test_a_chunk_begins_within_a_prompt_and_at_its_edges(flashinfer: SimpleNames
     sequences = Sequences(AttentionShape(1, 2, 1, 8, 0.3, None, (8,), chunked=True), seed=1)
     attention = flashinfer.ChunkedAttention(sequences.shape, sequences.pool, sequences.append)
     for counts in ({0: 8}, {0: 1}, {0: 7, 1: 25}, {0: 1, 1: 8}, {1: 64, 2: 7}, {2: 1}, {2: 1}):
+        sequences.check(attention, counts)
+
+
+def test_prefill_chunks_have_the_backend_of_other_layers(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    wrappers = flashinfer.flash.Wrappers
+    prefill = wrappers.prefill
+
+    def noted(self: Any, backend: str) -> Any:
+        made.append(backend)
+        return prefill(self, backend)
+
+    monkeypatch.setattr(wrappers, "prefill", noted)
+    monkeypatch.setattr(flashinfer.flash, "prefill_backend", lambda *of: "fa3")
+    sequences = Sequences(AttentionShape(2, 6, 2, 8, 0.3, None, (0, 8), chunked=True), seed=1)
+    attention = flashinfer.ChunkedAttention(sequences.shape, sequences.pool, sequences.append)
+    # Of all layers' prefill chunks, of their cached tokens, of sequences that decode, and of chunks
+    # of attention.
+    assert made == ["fa3", "fa3", "fa2", "fa3"]
+    for counts in ({0: 8}, {0: 1, 1: 13}, {0: 1, 1: 1, 2: 25}, {0: 1, 1: 9}):
         sequences.check(attention, counts)
 
 

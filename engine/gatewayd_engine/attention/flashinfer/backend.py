@@ -59,15 +59,15 @@ class FlashAttention:
         self._append = append
         self._sinks = sinks
         self._wrappers = Wrappers(shape, pool)
-        backend = prefill_backend(shape, pool)
+        self._backend = prefill_backend(shape, pool)
         windows = self._wrappers.windows
         self._decode = {window: PlannedCalls(self._wrappers.decode()) for window in windows}
         self._prefill = {
-            window: PlannedCalls(self._wrappers.prefill(backend)) for window in windows
+            window: PlannedCalls(self._wrappers.prefill(self._backend)) for window in windows
         }
         # FlashAttention 3 reads contiguous keys at twice the speed of paged ones.
         self._ragged = (
-            RaggedChunks(shape, pool.page_size, self._wrappers) if backend == "fa3" else None
+            RaggedChunks(shape, pool.page_size, self._wrappers) if self._backend == "fa3" else None
         )
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:

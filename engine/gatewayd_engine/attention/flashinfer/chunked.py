@@ -38,10 +38,11 @@ class ChunkedAttention(FlashAttention):
         super().__init__(shape, pool, append, sinks)
         self._page_size = pool.page_size
         chunks = sorted({*shape.windows} - {0})
-        # Of both parts of a step: decoding sequences, then prefill chunks.
+        # Of both parts of a step: decoding sequences, then prefill chunks; with the backends that
+        # layers without chunks have for them.
         self._of_parts = [
-            {chunk: PlannedCalls(self._wrappers.prefill("fa2")) for chunk in chunks}
-            for _ in range(2)
+            {chunk: PlannedCalls(self._wrappers.prefill(backend)) for chunk in chunks}
+            for backend in ("fa2", self._backend)
         ]
 
     def captured(self, inputs: StepInputs) -> list[CapturedAttention]:

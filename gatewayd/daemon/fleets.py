@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.upstreams.fleet import UpstreamFleet
+
+if TYPE_CHECKING:
+    from gatewayd.upstreams.fleet import UpstreamFleet
 
 _POLL_SECONDS = 0.2
 

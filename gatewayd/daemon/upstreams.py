@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.config.tables import Config
@@ -14,11 +15,13 @@ from gatewayd.metrics.registry import GatewayMetrics, Metrics
 from gatewayd.metrics.upstreams import UpstreamCollector
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
-from gatewayd.upstreams.fleet import UpstreamFleet
 from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.loading import PluginError, PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.upstreams import UpstreamResources, UpstreamStrategy
+
+if TYPE_CHECKING:
+    from gatewayd.upstreams.fleet import UpstreamFleet
 
 _log = logging.getLogger("gatewayd.daemon")
 
@@ -62,6 +65,9 @@ def compose_upstreams(
 def _compose(
     name: str, entry: UpstreamEntry, host: PluginHost, metrics: GatewayMetrics, undo: ExitStack
 ) -> UpstreamParts:
+    # Imported late: a daemon without upstreams has no HTTP client, which takes long to import.
+    from gatewayd.upstreams.fleet import UpstreamFleet
+
     strategy: UpstreamStrategy = host.strategy(Kind.UPSTREAM, entry.strategy, entry.settings)
     try:
         strategy.open(UpstreamResources(name, entry.secret))

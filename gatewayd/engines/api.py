@@ -219,7 +219,7 @@ class Fleet(Protocol):
         """The served model; None until a replica was ready once."""
 
     async def wait_model(self) -> None:
-        """Wait, counted as a queued request, until ``model`` is known.
+        """Wait, counted as a queued request, until ``model`` is known, and wake sleeping engines.
 
         Raises:
             QueueFull: the limit on waiting requests is reached.

@@ -334,6 +334,11 @@ class EngineFleet:
                 self.demand(False)
             self._refusal = None
             await self._is_settled.wait()
+            # Loads after the first one have no event.
+            while self._is_asleep and self._refusal is None:
+                self._check_open()
+                self.demand(False)
+                await asyncio.sleep(_POLL_SECONDS)
         if self._refusal is not None:
             raise self._refusal
         # Settled also means that the fleet drains, is unloaded or has failed.

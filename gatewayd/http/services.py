@@ -257,7 +257,6 @@ class Services:
         try:
             async with asyncio.timeout(self.limits.wake_seconds):
                 await fleet.wait_model()
-                # Loads after the first one have no event.
                 while not fleet.is_ready or fleet.condition == "asleep":
                     await asyncio.sleep(_POLL_SECONDS)
                     await fleet.wait_model()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.upstreams.fleet import UpstreamFleet
+if TYPE_CHECKING:
+    from gatewayd.upstreams.fleet import UpstreamFleet
+
 
 _LABELS = ("upstream", "endpoint")
 

@@ -22,6 +22,8 @@ SENDERS = {"urllib.request", "http.client", "aiohttp", "httpx", "requests", "ftp
 """Modules that ask somebody else."""
 CLIENTS = re.compile(r"gatewayd/(client|chat|bench|cli|admin/client)|lang/|tui/")
 """Rooms that are clients themselves: run by a person, not by a request."""
+UPSTREAMS = re.compile(r"gatewayd/upstreams/(client|fleet|response)\.py")
+"""Clients of the servers that the configuration names; see ``test_requests_name_no_server``."""
 
 
 @functools.cache
@@ -144,11 +146,27 @@ def test_the_daemon_fetches_nothing() -> None:
     for path, tree in trees().items():
         if not CLIENTS.match(path):
             asks = {name for name in imported(tree)} & SENDERS
-            assert asks == set(), path
+            assert asks == ({"aiohttp"} if UPSTREAMS.fullmatch(path) else set()), path
     # Nor is one of them brought in by something else.
     program = "import sys, gatewayd.daemon.run; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert set(done.stdout.split()) & {"aiohttp", "httpx", "requests"} == set(), done.stderr
+
+
+def test_requests_name_no_server() -> None:
+    """Addresses of upstreams are the configuration's; paths are constants of their strategies."""
+
+    def arguments(folder: str, names: tuple[str, ...], place: int) -> set[str]:
+        calls = [call for tree in trees(folder).values() for call in called(tree)]
+        return {ast.unparse(node.args[place]) for name, node in calls if name in names}
+
+    assert arguments("gatewayd/upstreams/", ("self._session.request",), 1) == {
+        "endpoint.url + path"
+    }
+    for method in ("get", "post", "put", "ws_connect"):
+        assert not arguments("gatewayd/upstreams/", (f"self._session.{method}",), 0)
+    paths = arguments("plugins/gatewayd_upstream_", ("http.post", "http.get"), 0)
+    assert paths == {"'/models'", "'/messages'", "_PATHS[call.kind]", "self._config.probe_path"}
 
 
 def test_no_shell_is_started() -> None:

@@ -114,6 +114,19 @@ def test_sinks_take_their_part(make: Callable[[Sequences], DeviceAttention]) -> 
         check(sequences, attention, counts)
 
 
+@pytest.mark.parametrize("has_sinks", [False, True])
+@pytest.mark.parametrize("make", [made, own])
+def test_layers_attend_within_chunks(
+    make: Callable[[Sequences], DeviceAttention], has_sinks: bool
+) -> None:
+    """Of the heads of Llama 4, whose layers alternate; sinks are of no family with chunks."""
+    shape = AttentionShape(2, 40, 8, 128, 128**-0.5, None, (256, 0), chunked=True)
+    sequences = filled(shape, has_sinks=has_sinks)
+    attention = make(sequences)
+    for counts in ({0: 1, 3: 1, 7: 1}, {0: 1, 2: 300, 5: 17}):
+        check(sequences, attention, counts)
+
+
 def test_torch_gives_what_the_definition_gives_without_waiting() -> None:
     sequences = filled(NANO)
     attention = PagedAttention(NANO, sequences.pool, sequences.append)

@@ -96,6 +96,7 @@ NAMES = {
         for kernel, ways in (("triton", BOTH), ("fa2", (*BOTH, " whole", " whole early")))
         for how in ways
     },
+    "attention, chunks": {"triton", "triton early"},
     "latents": {"triton", "triton early"},
     "latents, prompt": {"triton"},
     "small kernels": {

@@ -38,6 +38,7 @@ class Contexts:
         element: of keys and values; None for that of queries.
         width: queries of each line.
         latents: whether it is latent attention, with the sizes of that.
+        chunk: positions of the chunks that layers attend within; 0 for whole contexts.
 
     Attributes:
         queries: ``[lines * width, heads, dim]``, a part of something wider.
@@ -53,6 +54,7 @@ class Contexts:
         width: int = 1,
         *,
         latents: bool = False,
+        chunk: int = 0,
     ) -> None:
         sizes, device = bench.sizes, bench.device
         self.lines, self.length, self.width = lines, length, width
@@ -68,8 +70,9 @@ class Contexts:
         layers = sizes.layers if fits else min(_FEW_LAYERS, sizes.layers)
         value_dim = sizes.latents.value_dim if latents else 0
         self.shape = AttentionShape(
-            *(layers, *own, dim**-0.5, None, (0,) * layers),
+            *(layers, *own, dim**-0.5, None, (chunk,) * layers),
             values_are_keys=latents,
+            chunked=chunk > 0,
             value_dim=value_dim,
         )
         self.pool = _filled(self.shape, lines * self.each, sizes.page, bench, element)
@@ -87,7 +90,7 @@ class Contexts:
             last_page_len=self.last.to(device),
             host=HostPlan(lines, self.indptr, self.indptr, self.last, longest=length),
         )
-        self.read = lines * length * token
+        self.read = lines * ((length - 1) % chunk + 1 if chunk else length) * token
         self._max_len = sizes.max_len
         # Each query sees itself and those before it: a chain, as bits.
         # Prompts have more than a mask has bits, and need none.
@@ -117,13 +120,14 @@ class Contexts:
             out,
             scale=self.shape.scale,
             softcap=None,
-            window=0,
+            window=self.shape.windows[0],
             sinks=None,
             width=self.width,
             num_queries=None,
             ancestors=self.ancestors[: few * self.width],
             splits=1,
             scratch=None,
+            chunked=self.shape.chunked,
         )
         return (out,)
 
@@ -135,7 +139,8 @@ class Contexts:
         """As captured decode steps attend by our kernels; see ``attention/decode.py``."""
         append = Append(self.shape, self.pool, kernels, ())
         of = DecodeKernels(self.shape, self.pool, append, kernels, self.lines, self._max_len)
-        splits, out = of.splits(self.lines, 0), self.empty(len(self.queries))
+        splits = of.splits(self.lines, self.shape.windows[0])
+        out = self.empty(len(self.queries))
         calls = [
             partial(of.attend, layer, self.queries, self.inputs, splits, None, out)
             for layer in range(self.shape.num_layers)

@@ -102,7 +102,10 @@ class Flash:
 
 
 def attention(bench: Bench) -> None:
-    """Decoding over contexts of several lengths; keys in the type of queries, and in e4m3."""
+    """Decoding over contexts of several lengths; keys in the type of queries, and in e4m3.
+
+    Where contexts are longer than a chunk, also within their last chunk.
+    """
     flash = Flash(bench.device)
     for length in bench.contexts:
         for lines in bench.batches:
@@ -116,6 +119,10 @@ def attention(bench: Bench) -> None:
                             make = partial(flash.by_fa2, contexts, is_whole, is_early)
                             bench.row(f"fa2{suffix}{said}", make)
                     bench.row(f"xqa{suffix}", partial(flash.by_xqa, contexts))
+            if length > bench.sizes.chunk:
+                with bench.at("attention, chunks", lines=lines, context=length):
+                    contexts = Contexts(bench, lines, length, chunk=bench.sizes.chunk)
+                    bench.both("triton", contexts.by_decode)
 
 
 class Product:

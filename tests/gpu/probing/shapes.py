@@ -52,6 +52,7 @@ class Sizes:
         verified: lines of a step that verifies drafts.
         widths: slots of each of its lines.
         max_len: tokens of the longest context: decides how contexts are split.
+        chunk: positions of a chunk, of layers that attend within chunks.
     """
 
     layers: int
@@ -70,6 +71,7 @@ class Sizes:
     verified: int
     widths: tuple[int, ...]
     max_len: int
+    chunk: int
     mixture: Experts
     latents: Latents
 
@@ -102,6 +104,7 @@ LLAMA = Sizes(
     verified=32,
     widths=(2, 3, 5, 9),  # what the engine pads drafts to, up to 8 of them
     max_len=8192,
+    chunk=3072,  # of the longest context a third is in the last chunk; Llama 4's are 8,192
     mixture=Experts(32, 8, 2048, 768, (1, 32)),  # a quarter of the experts of Qwen3-30B-A3B
     latents=Latents(128, 576, 512, 2048),  # DeepSeek-V3's
 )
@@ -124,6 +127,7 @@ TINY = Sizes(
     verified=2,
     widths=(3,),
     max_len=256,
+    chunk=48,
     mixture=Experts(4, 2, 32, 16, (3,)),
     latents=Latents(4, 24, 16, 12),
 )

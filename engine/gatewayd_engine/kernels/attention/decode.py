@@ -23,7 +23,7 @@ from gatewayd_engine.kernels.attention.paged_tile import (
     attend,
     count_bits,
     first_visible,
-    load_tail,
+    load_queries,
     normalized,
     tail_of,
 )
@@ -218,16 +218,8 @@ def _decode_attention(
     token = (line * WIDTH + slot).to(tl.int64)
     column = tl.arange(0, BLOCK_D)[None, :]
     held = is_row[:, None] & (column < DIM)
-    q = tl.load(
-        query + (token * query_stride + head * query_head_stride)[:, None] + column,
-        mask=held,
-        other=0.0,
-    )
-    q_tail = q
-    if TAIL:
-        q_tail = load_tail(
-            query + token * query_stride + head * query_head_stride, is_row, DIM, TAIL, BLOCK_T
-        )
+    own = query + token * query_stride + head * query_head_stride
+    q, q_tail = load_queries(own, is_row, DIM, TAIL, BLOCK_D, BLOCK_T)
     # Which positions a row sees. Padding queries see none, and so get zeros.
     limit = tl.where(is_real, start + slot + 1, 0)
     position = start + slot

@@ -27,17 +27,35 @@ def tail_of(dim: int, value_dim: int, parts: int) -> dict[str, int | bool]:
 
 
 @triton.jit
-def load_tail(
+def load_queries(
     place: tl.tensor,
     is_row: tl.tensor,
     DIM: tl.constexpr,
     TAIL: tl.constexpr,
+    BLOCK_D: tl.constexpr,
     BLOCK_T: tl.constexpr,
-) -> tl.tensor:
-    """Load the ``TAIL`` numbers after the first ``DIM`` of the queries at ``place``."""
-    after = tl.arange(0, BLOCK_T)[None, :]
-    mask = is_row[:, None] & (after < TAIL)
-    return tl.load(place[:, None] + DIM + after, mask=mask, other=0.0)
+) -> tuple[tl.tensor, tl.tensor]:
+    """Load the queries of a tile; see ``attend``.
+
+    Args:
+        place: pointers to them, ``[BLOCK_M]``.
+        is_row: which rows there are, bool ``[BLOCK_M]``; the others become zeros.
+        DIM: see ``attend``.
+        TAIL: see there.
+        BLOCK_D: see there.
+        BLOCK_T: see there.
+
+    Returns:
+        ``q`` and ``q_tail`` of ``attend``.
+    """
+    column = tl.arange(0, BLOCK_D)[None, :]
+    q = tl.load(place[:, None] + column, mask=is_row[:, None] & (column < DIM), other=0.0)
+    q_tail = q
+    if TAIL:
+        after = tl.arange(0, BLOCK_T)[None, :]
+        mask = is_row[:, None] & (after < TAIL)
+        q_tail = tl.load(place[:, None] + DIM + after, mask=mask, other=0.0)
+    return q, q_tail
 
 
 @triton.jit

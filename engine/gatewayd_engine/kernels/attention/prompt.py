@@ -14,7 +14,7 @@ import triton.language as tl
 from gatewayd_engine.kernels.attention.paged_tile import (
     attend,
     first_visible,
-    load_tail,
+    load_queries,
     normalized,
     tail_of,
 )
@@ -138,11 +138,8 @@ def _prompt_attention(
     token = (begin + slot).to(tl.int64)
     column = tl.arange(0, BLOCK_D)[None, :]
     held = is_row[:, None] & (column < DIM)
-    place = query + token * query_stride + head * query_head_stride
-    q = tl.load(place[:, None] + column, mask=held, other=0.0)
-    q_tail = q
-    if TAIL:
-        q_tail = load_tail(place, is_row, DIM, TAIL, BLOCK_T)
+    own = query + token * query_stride + head * query_head_stride
+    q, q_tail = load_queries(own, is_row, DIM, TAIL, BLOCK_D, BLOCK_T)
     low = tl.zeros((), tl.int32)
     if WINDOW:
         low = tl.maximum(first_visible(start + tile * BLOCK_M // GROUP, WINDOW, CHUNKED), 0)

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attention.paged_tile import attend, load_tail, part_of, tail_of
+from gatewayd_engine.kernels.attention.paged_tile import attend, load_queries, part_of, tail_of
 from gatewayd_engine.kernels.attention.partial_results import store_part
 from gatewayd_engine.kernels.attention.splits import (
     LEAST_TOKENS,
@@ -122,16 +122,8 @@ def _shared_attention(
     is_row = token * num_heads < rows
     column = tl.arange(0, BLOCK_D)[None, :]
     held = is_row[:, None] & (column < DIM)
-    q = tl.load(
-        query + (token * query_stride + head * query_head_stride)[:, None] + column,
-        mask=held,
-        other=0.0,
-    )
-    q_tail = q
-    if TAIL:
-        q_tail = load_tail(
-            query + token * query_stride + head * query_head_stride, is_row, DIM, TAIL, BLOCK_T
-        )
+    own = query + token * query_stride + head * query_head_stride
+    q, q_tail = load_queries(own, is_row, DIM, TAIL, BLOCK_D, BLOCK_T)
     head_place = kv_head.to(tl.int64) * kv_head_stride
     acc, highest, total = attend(
         q,

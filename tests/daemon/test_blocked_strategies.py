@@ -77,7 +77,7 @@ async def test_the_engine_is_replaced_and_the_strategy_is_named(
     for answer in answers:
         assert answer.error is None
         assert answer.is_complete
-    assert daemon.said("scheduler.stuck quarantined: it crashed an engine")
+    assert daemon.said("scheduler.stuck quarantined: it crashed engine 0")
     assert daemon.said(words)
     assert daemon.readyz()[1]["replicas"][0]["restarts"] == 1
 

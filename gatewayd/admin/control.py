@@ -88,6 +88,13 @@ class Control:
         self.on_reload: Callable[[], None] = lambda: None
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
+    def succeed(self, other: Control) -> None:
+        """Continue as the control of a model whose version is promoted: its name, its record."""
+        self._kept = other._kept
+        name = other.config.model.served_name
+        model = self.config.model.model_copy(update={"served_name": name})
+        self.config = self.config.model_copy(update={"model": model})
+
     async def swap(
         self, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]], who: str
     ) -> bool:

@@ -63,7 +63,7 @@ def _row(target: Target, model: ManagedModel, now: float) -> ModelRow:
     return ModelRow(
         name=target.name,
         names=list(target.names[1:]),
-        state=_state(target, model),
+        state=state_of(target, model),
         is_pinned=model.is_pinned,
         host_bytes=model.footprint.host,
         device_bytes=model.footprint.device,
@@ -75,7 +75,8 @@ def _row(target: Target, model: ManagedModel, now: float) -> ModelRow:
     )
 
 
-def _state(target: Target, model: ManagedModel) -> str:
+def state_of(target: Target, model: ManagedModel) -> str:
+    """State of a model, as in ``ModelRow``."""
     condition = target.fleet.condition
     if model.is_evicting:
         return "unloading"
@@ -104,6 +105,11 @@ class AdminModels:
     def add(self, name: str, app: App, live: LiveRequests[Generation]) -> None:
         """Serve the app of another model."""
         self._apps[name], self._live[name] = app, live
+
+    def promote(self, name: str, version: str, live: LiveRequests[Generation]) -> None:
+        """Serve the app of a version in place of its model's."""
+        self._apps[name], self._live[name] = self._apps.pop(version), live
+        del self._live[version]
 
     def remove(self, name: str) -> None:
         """Stop serving the app of a model; requests in it continue."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import Target
@@ -10,6 +11,13 @@ from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import EngineUnavailable, ModelNotFound
 
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
+
+
+class Split(NamedTuple):
+    """A version of a model on trial, and the route between it and the present one."""
+
+    version: Target
+    route: ModelRoute
 
 
 class Catalogue:
@@ -25,6 +33,8 @@ class Catalogue:
         self.targets: tuple[Target, ...] = ()
         self.routes = {route.name: route for route in routes}
         self._by_name: dict[str, Target] = {}
+        # Versions of models on trial, and the splits that alone lead to them.
+        self._splits: dict[Target, Split] = {}
         self._starting: list[Target] | None = None  # from the first look on
         self._set(targets)
 
@@ -77,8 +87,44 @@ class Catalogue:
             raise not_served(name, self.names)
         return target
 
+    def route_of(self, name: str | None) -> ModelRoute | None:
+        """Return the route that a name stands for, or the split between versions of its model."""
+        if name is None:
+            return None
+        if (route := self.routes.get(name)) is not None:
+            return route
+        target = self._by_name.get(name)
+        split = None if target is None else self._splits.get(target)
+        return None if split is None else split.route
+
+    def divide(self, stable: Target, version: Target, route: ModelRoute) -> None:
+        """Send requests for a model to one of two versions, from now on.
+
+        Args:
+            stable: the present version.
+            version: another one, that no name stands for.
+            route: chooses between them; its targets are their own names.
+        """
+        self._splits[stable] = Split(version, route)
+
+    def is_divided(self, target: Target) -> bool:
+        """Whether another version of a model is on trial."""
+        return target in self._splits
+
+    def unite(self, stable: Target) -> None:
+        """Send all requests for a model to its present version."""
+        self._splits.pop(stable, None)
+
+    def promote(self, stable: Target, promoted: Target) -> None:
+        """Replace a version of a model by another one, that has the same names."""
+        self.unite(stable)
+        self._set([promoted if one is stable else one for one in self.targets])
+
     def reached_by(self, route: ModelRoute) -> list[tuple[str, Target]]:
         """Return the served targets of a route, each with the route's name for it."""
+        for stable, split in self._splits.items():
+            if split.route is route:
+                return [(one.name, one) for one in (stable, split.version)]
         found = [(name, self._by_name.get(name)) for name in route.targets]
         return [(name, target) for name, target in found if target is not None]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gatewayd.catalogue.target import ModelTarget, Target
 from gatewayd.metrics.routes import RouteCollector
+from gatewayd.pipeline.work import Work
 from gatewayd.plugins.model_router import FencedModelRouter
 from gatewayd_hooks.targets.model_routing import CandidateView
 
@@ -36,6 +37,9 @@ class ModelRoute:
         router: chooses among them.
         facts: of targets that have any, by name.
         metrics: counts the attempts.
+        charged_as: name by which its answers are charged; empty for that of the target.
+        shadow: takes a request that goes to the target of the route's own name, and returns what
+            makes it keep its answer, to be compared; None if it does not. None for no request.
     """
 
     name: str
@@ -43,6 +47,8 @@ class ModelRoute:
     router: FencedModelRouter
     facts: Mapping[str, CandidateFacts] = field(default_factory=dict)
     metrics: RouteCollector = field(default_factory=RouteCollector)
+    charged_as: str = ""
+    shadow: Callable[[Any], Callable[[Work], Work] | None] | None = None
 
     def candidates(self, served: Sequence[tuple[str, Target]]) -> list[CandidateView]:
         """Describe targets as they are now.

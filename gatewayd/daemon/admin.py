@@ -19,6 +19,8 @@ from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
+from gatewayd.daemon.deployment_routes import DeploymentRoutes
+from gatewayd.daemon.deployments import Deployments
 from gatewayd.daemon.model_change_routes import ModelChangeRoutes
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.parts import AdminParts
@@ -32,6 +34,7 @@ def compose_admin(
     sources_of: Callable[..., Sources],
     models: Sequence[ModelParts],
     served: ServedModels,
+    deployments: Deployments,
     listing: ModelList,
     durable: PersistentResources,
     drain: Callable[[str], None],
@@ -43,6 +46,7 @@ def compose_admin(
         sources_of: makes the sources of a model's snapshots.
         models: parts of each model.
         served: adds and removes models, and their apps with them.
+        deployments: versions of models on trial.
         listing: lists the models.
         durable: the store with its services.
         drain: drains and stops the daemon, for requests at the admin socket.
@@ -52,8 +56,9 @@ def compose_admin(
     """
     if config.admin.socket is None:
         return None
-    changes = ModelChangeRoutes(served, AuditRecord(durable.tenancy))
-    more = [*listing.routes, *changes.routes]
+    record = AuditRecord(durable.tenancy)
+    changes, versions = ModelChangeRoutes(served, record), DeploymentRoutes(deployments, record)
+    more = [*listing.routes, *changes.routes, *versions.routes]
 
     def admin_of(model: ModelParts) -> tuple[App, SnapshotBroadcast]:
         return _app_of(sources_of, model, more, durable, drain)

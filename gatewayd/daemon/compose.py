@@ -20,6 +20,7 @@ from gatewayd.config.catalogue import check_names, model_configs, stated_names
 from gatewayd.config.tables import Config
 from gatewayd.daemon.admin import compose_admin
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.deployments import Deployments
 from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.models import ModelParts, ServedFiles, build_model, compose_models
 from gatewayd.daemon.options import DaemonOptions, StartError
@@ -153,6 +154,7 @@ def _compose_with_store(
         config=config,
         file=file,
     )
+    deployments = Deployments(served, catalogue, plugged, metrics.routes, durable.deployments)
     reloading = Reloading(options.reload, models, served, config.routes, config.upstreams, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     metrics.registry.register(ResidencyCollector(residency))
@@ -177,6 +179,7 @@ def _compose_with_store(
         durable=durable,
         local_models=local_models,
     )
+    deployments.services_of = services.of
     lines = LogLines([] if secret is None else [secret])
     sources_of = partial(
         Sources,
@@ -192,7 +195,9 @@ def _compose_with_store(
         listening=listening,
         durable=durable,
         models=models,
+        plugged=plugged,
         routes=routes,
+        deployments=deployments,
         upstreams=upstreams,
         fleets=fleets,
         residency=residency,
@@ -202,7 +207,14 @@ def _compose_with_store(
         local_models=local_models,
         server=HttpServer(build_app(services), metrics.answered, config.server),
         admin=compose_admin(
-            config, sources_of, models, served, ModelList(residency, catalogue), durable, drain
+            config,
+            sources_of,
+            models,
+            served,
+            deployments,
+            ModelList(residency, catalogue),
+            durable,
+            drain,
         ),
         lines=lines,
         ready_message=ReadyMessage(

@@ -77,6 +77,7 @@ class ModelParts:
         guides: grammar checks before engines.
         managed: its memory, loads and unloads.
         preloads: whether its engines are started with the daemon, if there is memory.
+        is_on_trial: whether it is a version that only a deployment leads to.
     """
 
     key: str | None
@@ -87,6 +88,7 @@ class ModelParts:
     guides: GuideChecks
     managed: ManagedModel
     preloads: bool
+    is_on_trial: bool = False
 
     @property
     def name(self) -> str:

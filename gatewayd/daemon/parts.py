@@ -12,6 +12,7 @@ from gatewayd.catalogue.model_residency import ModelResidency
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.deployments import Deployments
 from gatewayd.daemon.fleets import Fleets
 from gatewayd.daemon.models import ModelParts
 from gatewayd.daemon.reload import Reloading
@@ -21,6 +22,7 @@ from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.daemon.upstreams import UpstreamParts
 from gatewayd.http.server.listener import HttpServer
 from gatewayd.hub.local_models import LocalModels
+from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.tracing.log_buffer import LogLines
 
 
@@ -66,10 +68,12 @@ class DaemonParts:
         listening: sockets of the HTTP server.
         durable: the store with its services.
         models: parts of each model; the first serves requests that name none.
+        plugged: plugins that all models share, from the first one of the start.
         upstreams: parts of each upstream.
         fleets: engines of all models and upstreams, started and stopped together.
         residency: loads and unloads models.
         routes: names that stand for several models.
+        deployments: versions of models on trial.
         notifier, progress, reloading: integration with systemd.
         local_models: models of this machine, and their pulls.
         server: the HTTP server.
@@ -82,10 +86,12 @@ class DaemonParts:
     listening: HttpListeners
     durable: PersistentResources
     models: Sequence[ModelParts]
+    plugged: LoadedPlugins
     upstreams: Sequence[UpstreamParts]
     fleets: Fleets
     residency: ModelResidency
     routes: list[ModelRoute]
+    deployments: Deployments
     notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading

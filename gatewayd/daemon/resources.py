@@ -9,6 +9,7 @@ import logging
 from starlette.routing import Route
 
 from gatewayd.admin.overrides import records as override_records
+from gatewayd.admin.overrides.deployment_records import DeploymentRecords
 from gatewayd.admin.overrides.model_overrides import ModelOverrides
 from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.admin.overrides.records import OverrideRecord
@@ -76,6 +77,7 @@ class PersistentResources:
             raise
         written = (changes, self.database.submit, self.clock.now)
         self.overrides, self.added_models = Overrides(*written), ModelOverrides(*written)
+        self.deployments = DeploymentRecords(*written)
         self.archive = Archive(
             self.database,
             self.clock,

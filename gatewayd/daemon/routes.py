@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from typing import TypeVar
 
 from gatewayd.catalogue.route import CandidateFacts, ModelRoute
 from gatewayd.catalogue.target import Target
@@ -51,7 +52,7 @@ def compose_routes(
     routes: list[ModelRoute] = []
     try:
         for name, entry in config.routes.items():
-            router = _open_router(name, entry, plugged)
+            router = open_router(name, entry, plugged, FencedModelRouter)
             facts = {
                 target: CandidateFacts(about.input_price, about.output_price, about.quality)
                 for target, about in entry.candidates.items()
@@ -72,11 +73,27 @@ def close_routes(routes: list[ModelRoute]) -> None:
         route.router.close()
 
 
-def _open_router(name: str, entry: RouteEntry, plugged: LoadedPlugins) -> FencedModelRouter:
+RouterT = TypeVar("RouterT", bound=FencedModelRouter)
+
+
+def open_router(
+    name: str, entry: RouteEntry, plugged: LoadedPlugins, kind: type[RouterT]
+) -> RouterT:
+    """Load and open the model router of a route.
+
+    Args:
+        name: of the route.
+        entry: its table.
+        plugged: loads the strategy.
+        kind: class of the router.
+
+    Raises:
+        PluginError: it cannot be loaded or opened, or refuses its settings.
+    """
     plugin = f"{Kind.MODEL_ROUTER}.{entry.strategy}"
     settings = entry.settings(entry.strategy)
     strategy = plugged.host.strategy(Kind.MODEL_ROUTER, entry.strategy, settings)
-    router = FencedModelRouter(strategy, entry.strategy, plugged.plugin_times, plugged.watchdog)
+    router = kind(strategy, entry.strategy, plugged.plugin_times, plugged.watchdog)
     try:
         strategy.open(GatewayResources(model=name, num_replicas=len(entry.targets)))
     except Exception as error:

@@ -58,7 +58,7 @@ class Daemon:
         self._hurry = asyncio.Event()
         self.parts = compose(config, options, self._drain)
         self._fleets = self.parts.fleets
-        self._own_ports = OwnPorts(self.parts.models[0].plugged.protocols)
+        self._own_ports = OwnPorts(self.parts.plugged.protocols)
 
     async def run(self) -> int:
         """Serve until a signal, or until no engine can be started.
@@ -85,6 +85,7 @@ class Daemon:
         self._fleets.start()
         await parts.durable.start()
         residing = asyncio.create_task(parts.residency.run(), name="residency")
+        judging = asyncio.create_task(parts.deployments.run(), name="deployments")
         managing = asyncio.create_task(parts.notifier.run(), name="service manager")
         serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
         failing = asyncio.create_task(self._fleets.wait_failed(), name="engines")
@@ -116,7 +117,7 @@ class Daemon:
             await admin
             logs.remove_handler(parts.lines)
         # The notifier ran until here: a long drain needs keep-alives, too.
-        for task in (failing, stopping, managing, residing):
+        for task in (failing, stopping, managing, residing, judging):
             task.cancel()
         return status
 
@@ -152,7 +153,7 @@ class Daemon:
         # Before the observers, which may be slow: `systemctl start` waits for this.
         parts.notifier.ready()
         await asyncio.to_thread(huge_pages.use_huge_pages)
-        parts.models[0].plugged.started(version=__version__, model=parts.ready_message.model)
+        parts.plugged.started(version=__version__, model=parts.ready_message.model)
 
     async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
         """Drain requests, cut remaining ones, and stop the engines."""
@@ -160,7 +161,7 @@ class Daemon:
         seconds = parts.config.server.drain_seconds
         # First, because it extends the service manager's stop timeout to that of the drain.
         parts.notifier.stopping(seconds, failure)
-        parts.models[0].plugged.stopping(self._stop_reason)
+        parts.plugged.stopping(self._stop_reason)
         await parts.local_models.close()  # clients that follow pulls would hold up the drain
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
         closing = asyncio.create_task(self._own_ports.stop(seconds), name="own ports")
@@ -193,7 +194,9 @@ class Daemon:
         parts.durable.close()
         close_routes(parts.routes)
         for model in parts.models:
-            model.plugged.close()
+            if model.plugged is not parts.plugged:
+                model.plugged.close()
+        parts.plugged.close()
         _log.info("stopped")
 
     async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:

@@ -6,19 +6,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from gatewayd.admin.changes import ChangeRefused
 from gatewayd.admin.models import AdminModels
-from gatewayd.admin.overrides.model_overrides import ModelOverrides
+from gatewayd.admin.overrides.model_overrides import MODEL, ModelOverrides
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
 from gatewayd.catalogue.model_residency import ModelResidency, demand_of
 from gatewayd.config.catalogue import ModelConfig, ModelConfigError, model_configs
-from gatewayd.config.models import ModelEntry
+from gatewayd.config.models import MODEL_KEYS, ModelEntry
 from gatewayd.config.tables import Config
 from gatewayd.daemon.models import ModelParts, ServedFiles
 from gatewayd.http.asgi import App
@@ -76,7 +77,9 @@ class ServedModels:
         self._build = build
         self._local_models = local_models
         self._on_added = on_added
+        self._shared = models[0].plugged
         self._lock = asyncio.Lock()
+        self._ending: set[asyncio.Task[None]] = set()
         self.config, self.file = config, file
         self.admin: AdminModels | None = None
         self.admin_of: AdminOf | None = None
@@ -94,7 +97,7 @@ class ServedModels:
             ChangeRefused: it cannot be served.
         """
         async with self._lock:
-            if self._find(name) is not None:
+            if self.find(name) is not None:
                 raise ChangeRefused(f"there is a model {name!r} already: remove it first")
             try:
                 entry = ModelEntry.model_validate(table)
@@ -118,12 +121,14 @@ class ServedModels:
             ChangeRefused: there is no such model, or no other, or a route uses it.
         """
         async with self._lock:
-            model = self._find(name)
+            model = self.find(name)
             if model is None or model.key is None:
                 names = ", ".join([one.key for one in self._models if one.key is not None])
                 raise ChangeRefused(
                     f"there is no model {name!r} in the catalogue; there is {names or 'none'}"
                 )
+            if model.is_on_trial or self._catalogue.is_divided(model.target):
+                raise ChangeRefused("a version is on trial: promote it or roll it back first")
             if uses := self._catalogue.routes_to(model.target):
                 raise ChangeRefused(
                     f"the route {uses[0]} uses it: remove it from [routes.{uses[0]}] targets and "
@@ -134,6 +139,78 @@ class ServedModels:
             self.config = self.config.model_copy(update={"models": models})
             self._overrides.persist(name, None, self.file, who)
             _log.warning("model %s removed by %s", name, who)
+
+    async def add_version(self, name: str, version: str, entry: ModelEntry) -> ModelParts:
+        """Load a version of a model that no name stands for; it is not persisted.
+
+        Args:
+            name: of the model.
+            version: name of the version.
+            entry: its table.
+
+        Raises:
+            ChangeRefused: it cannot be served.
+        """
+        async with self._lock:
+            if version in self._catalogue or self.find(version) is not None:
+                raise ChangeRefused(f"there is a model {version!r} already")
+            models = {**self.config.models, version: entry}
+            config = self.config.model_copy(update={"models": models})
+            return await self._add(_own(config, version), is_on_trial=True)
+
+    async def remove_version(self, version: ModelParts, seconds: float) -> None:
+        """Stop a version on trial when its requests have ended.
+
+        Args:
+            version: its parts.
+            seconds: time for its running requests.
+        """
+        async with self._lock:
+            self._models.remove(version)
+            if self.admin is not None:
+                self.admin.remove(version.name)
+            self._end_later(version, seconds)
+
+    async def promote(
+        self, old: ModelParts, version: ModelParts, entry: ModelEntry, seconds: float, who: str
+    ) -> None:
+        """Replace a model by a version of it, also after restarts; no request is refused.
+
+        Args:
+            old: the present version.
+            version: the one on trial, which gets its names.
+            entry: table of the version, without names.
+            seconds: time for running requests of the present version.
+            who: the operator.
+        """
+        async with self._lock:
+            target = replace(version.target, names=old.target.names)
+            version.managed.name = old.name
+            version.control.succeed(old.control)
+            new = replace(version, key=old.key, target=target, is_on_trial=False)
+            self._catalogue.promote(old.target, target)
+            self._models.remove(version)
+            self._models[self._models.index(old)] = new
+            if self.admin is not None:
+                self.admin.promote(old.name, version.name, target.live)
+            self._persist(old, entry, who)
+            self._end_later(old, seconds)
+
+    def _persist(self, old: ModelParts, entry: ModelEntry, who: str) -> None:
+        """Persist a promotion: the model's own table is that of the version from now on."""
+        if old.key is None:
+            table = self.config.model.model_copy(
+                update={key: getattr(entry, key) for key in MODEL_KEYS} | {"served_name": old.name}
+            )
+            self.config = self.config.model_copy(update={"model": table})
+            self._overrides.persist(MODEL, table, self.file, who)
+            return
+        before = self.config.models[old.key]
+        kept = {key: getattr(before, key) for key in _AT_START if key in before.model_fields_set}
+        promoted = entry.model_copy(update=kept)
+        models = {**self.config.models, old.key: promoted}
+        self.config = self.config.model_copy(update={"models": models})
+        self._overrides.persist(old.key, promoted, self.file, who)
 
     async def follow(self, file: Config, seconds: float) -> Config:
         """Add and remove models as a reloaded configuration file says; changed ones stay.
@@ -148,11 +225,15 @@ class ServedModels:
             wanted = self.effective(file)
             self.file = file
             for name in wanted.models:
-                if self._find(name) is None:
+                if self.find(name) is None:
                     await self._add(_own(wanted, name))
                     _log.warning("model %s added by a reload", name)
             for model in list(self._models):
-                if model.key is not None and model.key not in wanted.models:
+                if model.key is None or model.is_on_trial or model.key in wanted.models:
+                    continue
+                if self._catalogue.is_divided(model.target):
+                    _log.warning("the model %s stays: a version of it is on trial", model.key)
+                else:
                     await self._remove(model, seconds)
                     _log.warning("model %s removed by a reload", model.key)
             self._log_restarts(wanted)
@@ -170,10 +251,11 @@ class ServedModels:
                 if getattr(before, key) != getattr(entry, key):
                     _log.warning("restart required: [models.%s] %s has changed", name, key)
 
-    def _find(self, name: str) -> ModelParts | None:
+    def find(self, name: str) -> ModelParts | None:
+        """Return the parts of a model, by its key or own name; None if there is none."""
         return next((one for one in self._models if name in (one.key, one.name)), None)
 
-    async def _add(self, config: ModelConfig) -> None:
+    async def _add(self, config: ModelConfig, *, is_on_trial: bool = False) -> ModelParts:
         try:
             # In a thread: it reads a tokenizer, and opens plugins.
             files = await asyncio.to_thread(ServedFiles.find, config.config)
@@ -185,12 +267,15 @@ class ServedModels:
         except BudgetExceeded as error:
             await self._close(model)
             raise ChangeRefused(str(error)) from error
-        try:
-            self._catalogue.add(model.target)
-        except ValueError as error:
-            self._residency.remove(model.managed)
-            await self._close(model)
-            raise ChangeRefused(str(error)) from error
+        if is_on_trial:
+            model = replace(model, is_on_trial=True)
+        else:
+            try:
+                self._catalogue.add(model.target)
+            except ValueError as error:
+                self._residency.remove(model.managed)
+                await self._close(model)
+                raise ChangeRefused(str(error)) from error
         model.fleet.demand = demand_of(self._residency, model.managed)
         self._local_models.hold(files.source)
         self._models.append(model)
@@ -203,20 +288,26 @@ class ServedModels:
         if model.preloads:
             # As a request would: another model may have to go.
             self._residency.demand(model.managed, is_firm=True)
+        return model
 
     async def _remove(self, model: ModelParts, seconds: float) -> None:
         if len(self._models) == 1:
             raise ChangeRefused("it is the last model: a daemon serves at least one")
-        if model is self._models[0]:
-            raise ChangeRefused(
-                "it is the first model, which serves requests without a name and has the plugins"
-                " that all share: it is removed by a restart"
-            )
         # From here on its names are unknown; requests that have found it are finished.
         self._catalogue.remove(model.target)
         self._models.remove(model)
         if self.admin is not None:
             self.admin.remove(model.name)
+        await self._end(model, seconds)
+
+    def _end_later(self, model: ModelParts, seconds: float) -> None:
+        """Let a model finish its requests; others can be changed meanwhile."""
+        ending = asyncio.create_task(self._end(model, seconds), name=f"end {model.name}")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    async def _end(self, model: ModelParts, seconds: float) -> None:
+        """Let a model that no name stands for finish its requests, and close it."""
         deadline = time.monotonic() + seconds
         # The end of a sequence has no event.
         while model.fleet.num_unfinished and time.monotonic() < deadline:  # noqa: ASYNC110
@@ -225,11 +316,11 @@ class ServedModels:
         self._residency.remove(model.managed)
         await self._close(model)
 
-    @staticmethod
-    async def _close(model: ModelParts) -> None:
+    async def _close(self, model: ModelParts) -> None:
         model.target.metrics.close()
         await model.guides.close()
-        model.plugged.close()
+        if model.plugged is not self._shared:
+            model.plugged.close()
 
 
 def _own(config: Config, name: str) -> ModelConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -146,6 +147,7 @@ class Metrics:
 
     Attributes:
         gateway: metrics that all models share.
+        model_name: value of the label.
         rejected: counts a request refused because the queue is full.
         ended: records an ended prompt, once, and the engine that had accepted it.
         gap_observer: returns an engine's observer of seconds between chunks of one choice.
@@ -176,11 +178,13 @@ class Metrics:
                 so that tokens are counted when a request ends.
         """
         self.gateway = gateway
+        self.model_name = model_name
         requests = RequestCollector(fleet, model_name, max_model_len, running)
         rejections = RejectionCollector(model_name)
         self.slo = SloCollector(SloTable() if slo is None else slo, model_name)
         self._causes = CauseCollector(model_name)
         engines = FleetCollector(fleet, model_name, control)
+        self._listeners: list[Callable[[LatencyRecord], None]] = []
         self._collectors = (engines, requests, rejections, self._causes, self.slo)
         gateway.models.add(self._collectors)
         self.rejected = rejections.rejected
@@ -192,6 +196,13 @@ class Metrics:
         self.gateway.recent.add(record)
         self._causes.ended(record)
         self.slo.ended(record)
+        for listen in self._listeners:
+            listen(record)
+
+    def listen(self, listener: Callable[[LatencyRecord], None]) -> Callable[[], None]:
+        """Call a listener with each latency record; return what ends that."""
+        self._listeners.append(listener)
+        return partial(self._listeners.remove, listener)
 
     def close(self) -> None:
         """Remove the model's metrics."""

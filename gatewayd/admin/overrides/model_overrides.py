@@ -12,7 +12,7 @@ from gatewayd.admin.overrides import records
 from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.config.catalogue import ModelConfigError, model_configs
 from gatewayd.config.models import EMBEDDED, ModelEntry
-from gatewayd.config.tables import Config
+from gatewayd.config.tables import Config, ModelTable
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +21,9 @@ _DEFAULT = "nano"
 
 SECTION = "model:"
 """Begins the sections of models in the store, such as ``model:small``."""
+
+MODEL = ""
+"""Stands for ``[model]``, of which a version has been promoted."""
 
 
 class ModelOverrides:
@@ -48,14 +51,15 @@ class ModelOverrides:
 
     def apply(self, file: Config) -> Config:
         """Return the configuration with the changed models, except where the file has changed."""
-        models = dict(file.models)
+        models, model = dict(file.models), file.model
         for name, change in self._changes.items():
-            if change.base != _stated(file.models.get(name)):
+            if change.base != _base(file, name):
                 _log.warning(
-                    "runtime change of the model %s dropped: the configuration file has changed"
-                    " since",
-                    name,
+                    "runtime change of %s dropped: the configuration file has changed since",
+                    f"the model {name}" if name != MODEL else "[model]",
                 )
+            elif name == MODEL:
+                model = _promoted(file.model, change.value)
             elif change.value is None:
                 models.pop(name, None)
             else:
@@ -64,12 +68,12 @@ class ModelOverrides:
                 # Another version may have written keys that this one does not know.
                 except ValueError as error:
                     _log.warning("the model %s is not added: %s", name, error)
-        if models == file.models:
+        if models == file.models and model is file.model:
             return file
-        update: dict[str, Any] = {"models": models}
-        if not file.models and file.model.path is None:
+        update: dict[str, Any] = {"models": models, "model": model}
+        if not file.models and model.path is None:
             # Named, because without a path `[model]` is served only where there is no other.
-            update["model"] = file.model.model_copy(update={"path": f"{EMBEDDED}{_DEFAULT}"})
+            update["model"] = model.model_copy(update={"path": f"{EMBEDDED}{_DEFAULT}"})
         changed = file.model_copy(update=update)
         try:
             model_configs(changed)
@@ -78,22 +82,38 @@ class ModelOverrides:
             return file
         return changed
 
-    def persist(self, name: str, entry: ModelEntry | None, file: Config, who: str) -> None:
+    def persist(
+        self, name: str, entry: ModelEntry | ModelTable | None, file: Config, who: str
+    ) -> None:
         """Persist the addition of a model, or its removal.
 
         Args:
-            name: of the model.
+            name: of the model; ``MODEL`` for ``[model]``.
             entry: its table; None if it is removed.
             file: the configuration's file.
             who: the operator.
         """
-        base = _stated(file.models.get(name))
+        base = _base(file, name)
         change = OverrideRecord(int(self._now()), who, name, _stated(entry), base)
         self._changes[name] = change
         row = change._replace(section=SECTION + name)
         self._write(lambda connection: records.add(connection, row))
 
 
-def _stated(entry: ModelEntry | None) -> Any:  # noqa: ANN401 - JSON
+def _base(file: Config, name: str) -> Any:  # noqa: ANN401 - JSON
+    return _stated(file.model if name == MODEL else file.models.get(name))
+
+
+def _promoted(model: ModelTable, value: Any) -> ModelTable:  # noqa: ANN401 - JSON
+    """``[model]`` with the version that an operator has promoted."""
+    try:
+        return ModelTable.model_validate(value)
+    # Another version may have written keys that this one does not know.
+    except ValueError as error:
+        _log.warning("the promoted version of [model] is not served: %s", error)
+        return model
+
+
+def _stated(entry: ModelEntry | ModelTable | None) -> Any:  # noqa: ANN401 - JSON
     """What a table sets; None if there is none."""
     return None if entry is None else entry.model_dump(mode="json", exclude_unset=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from gatewayd.admin.overrides import records
+from gatewayd.admin.overrides.deployment_records import DEPLOYMENT
 from gatewayd.admin.overrides.model_overrides import SECTION
 from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.overrides.sections import value_of, with_value
@@ -22,7 +23,7 @@ _OF_MODELS = "models."
 
 def _is_of(section: str, prefix: str) -> bool:
     if not prefix:
-        return not section.startswith((_OF_MODELS, SECTION))
+        return not section.startswith((_OF_MODELS, SECTION, DEPLOYMENT))
     # Names of models may have colons, sections of the configuration have none.
     return section.startswith(prefix) and ":" not in section.removeprefix(prefix)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -12,30 +11,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from gatewayd.cli.common import (
-    BAD_CONFIG,
     AsJson,
     ConfigFile,
     console,
-    fail,
     print_json,
-    setting_value,
     whole,
 )
+from gatewayd.cli.operate.model_table import ADD_SECONDS, Settings, local_path, table_of
 from gatewayd.cli.operate.stored_models import delete, list_models, pull
 from gatewayd.cli.operate.swap import Socket, call_admin
-from gatewayd.config.models import EMBEDDED
-from gatewayd.hub.reference import is_reference
+from gatewayd.cli.operate.versions import deploy, promote, rollback, versions
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Fetch, list and delete models; load or unload the models of a running daemon.",
+    help="Fetch, list and delete models; load, unload and deploy the models of a running daemon.",
 )
 app.command()(pull)
 app.command("list")(list_models)
 app.command()(delete)
-
-_ADD_SECONDS = 120.0
-"""Time to read a large tokenizer, and to make the folder of a GGUF file."""
+for command in (deploy, promote, rollback, versions):
+    app.command()(command)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Served name of the model.")]
 
@@ -75,14 +70,7 @@ def add(
     names: Annotated[
         list[str] | None, typer.Option("--served-name", help="A further name; repeatable.")
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="A key of its table, such as engine.kv_memory=1GiB; repeatable.",
-        ),
-    ] = None,
+    settings: Settings = None,
     pinned: Annotated[
         bool, typer.Option("--pinned", help="Never unload it for another model.")
     ] = False,
@@ -90,21 +78,12 @@ def add(
     socket: Socket = None,
 ) -> None:
     """Serve another model, from now on and after restarts."""
-    table: dict[str, Any] = {"path": local_path(path)}
+    table = table_of(local_path(path), settings)
     if names:
         table["served_names"] = names
     if pinned:
         table["pinned"] = True
-    for one in settings or ():
-        key, sign, value = one.partition("=")
-        if not sign:
-            fail(f"--set {one}: write KEY=VALUE", BAD_CONFIG)
-        *tables, last = key.split(".")
-        here = table
-        for part in tables:
-            here = here.setdefault(part, {})
-        here[last] = setting_value(value)
-    call_admin(config, socket, "PUT", _route(name), {"table": table}, wait=_ADD_SECONDS)
+    call_admin(config, socket, "PUT", _route(name), {"table": table}, wait=ADD_SECONDS)
     typer.echo(f"{name} is served; gatewayd model status shows when it is loaded")
 
 
@@ -142,12 +121,6 @@ def load(name: Name, config: ConfigFile = None, socket: Socket = None) -> None:
     found = call_admin(config, socket, "POST", f"{_route(name)}/load")
     for engine, state in found["replicas"].items():
         typer.echo(f"engine {engine}: {state}")
-
-
-def local_path(path: str) -> str:
-    """Make the path of a file or folder absolute: the daemon has another working directory."""
-    is_local = not is_reference(path) and not path.startswith(EMBEDDED)
-    return str(Path(path).expanduser().absolute()) if is_local else path
 
 
 def _route(name: str) -> str:

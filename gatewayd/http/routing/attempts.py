@@ -6,7 +6,7 @@ has computed is not charged; an answer that the route's judge has rejected is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,10 +49,10 @@ async def start_generation(services: Services, call: GenerationCall) -> StartedG
     Raises:
         GatewayError: it is refused, or no target of the route can answer.
     """
-    route = None if call.model is None else services.catalogue.routes.get(call.model)
-    if route is None:
+    route = services.catalogue.route_of(call.model)
+    if route is None or call.model is None:
         return await start_at(services.serving(call.model), call)
-    call.principal.check_use(route.name)
+    call.principal.check_use(call.model)
     return await _Attempts(services, route, call).run()
 
 
@@ -122,12 +122,12 @@ class _Attempts:
         try:
             change = partial(
                 _adapt,
-                name=services.target.name,
+                name=self._route.charged_as or services.target.name,
                 judged=is_judged,
                 scored=is_judged and is_scored,
                 last=is_last,
             )
-            started = await start_at(services, self._call, change)
+            started = await start_at(services, self._call, self._kept(name, change))
             started.generation.route = self._trace
             await self._first_output(started.generation)
         except GatewayError as error:
@@ -164,6 +164,14 @@ class _Attempts:
             return None
         self._trace.target = services.target.name
         return started
+
+    def _kept(self, name: str, change: Callable[[Work], Work]) -> Callable[[Work], Work]:
+        """Adapt a request whose answer is compared with that of another version."""
+        route = self._route
+        if route.shadow is None or name != route.name:
+            return change
+        keep = route.shadow(self._call)
+        return change if keep is None else lambda work: keep(change(work))
 
     def _may_go_on(self, error: GatewayError, *, is_last: bool) -> bool:
         return not is_last and error.failure in self._decision.retry_on

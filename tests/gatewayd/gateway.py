@@ -23,7 +23,7 @@ from gatewayd.daemon.upstreams import UpstreamParts, compose_upstreams
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
-from gatewayd.http.services import RequestLimits
+from gatewayd.http.services import RequestLimits, Services
 from gatewayd.hub.local_models import LocalModels
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
@@ -106,8 +106,12 @@ async def running(
     routes: Sequence[ModelRoute] = (),
     recent: RecentLatencyRecords | None = None,
     further: Mapping[tuple[str, ...], FakeFleet] | None = None,
+    prepare: Callable[[Services], object] = lambda services: None,
 ) -> AsyncIterator[Gateway]:
-    """Serve until the block ends; ``others`` and ``further`` are more models, by their names."""
+    """Serve until the block ends; ``others`` and ``further`` are more models, by their names.
+
+    ``prepare`` gets the services before anything is served.
+    """
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
     control = FakeControl()
@@ -133,6 +137,7 @@ async def running(
     )
     for names, other in (further or {}).items():
         services.catalogue.add(another_target(services, other, text, names))
+    prepare(services)
     metrics = services.metrics
     relayed = compose_upstreams(
         Config(upstreams=dict(upstreams or {})),

@@ -20,6 +20,7 @@ from gatewayd.catalogue.deployment import ShadowFigures
 from gatewayd.errors import GatewayError
 from gatewayd.http.routing.generation_call import GenerationCall, start_at
 from gatewayd.http.services import Services
+from gatewayd.pipeline.billing import with_tenant
 from gatewayd.pipeline.work import Work
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.tracing import request_trace
@@ -188,7 +189,10 @@ class ShadowCopies:
                 for one in work.requests
             ]
             options = msgspec.structs.replace(work.options, wakes=False)
-            return copied.adapt(msgspec.structs.replace(work, requests=requests, options=options))
+            work = msgspec.structs.replace(work, requests=requests, options=options)
+            # Its prefixes in the cache are those of its tenant alone.
+            account = recorded.call.principal.account
+            return copied.adapt(work if account is None else with_tenant(work, account))
 
         started = await start_at(self._services, call, change)
         try:

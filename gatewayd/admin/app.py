@@ -114,7 +114,10 @@ class Admin:
         return answer
 
     async def requests(self, scope: Scope, receive: Receive) -> object:
-        """List the last requests, newest first, or the slowest of those in memory."""
+        """List the last requests, newest first, or the slowest of those in memory.
+
+        Of all models, or of the one that the query names.
+        """
         query = query_of(scope)
         order, limit = query.get("order", "newest"), query.get("limit", "20")
         if order not in ("newest", "slowest"):
@@ -126,7 +129,7 @@ class Admin:
         ):
             raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
         # The name of the method is one of the two that were checked.
-        found = getattr(self._recent, order)(int(limit))
+        found = getattr(self._recent, order)(int(limit), query.get("model"))
         return {"requests": [row(record) for record in found]}
 
     async def explain(self, scope: Scope, receive: Receive) -> object:

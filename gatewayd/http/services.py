@@ -34,6 +34,7 @@ from gatewayd.tenants.principal import current_principal
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.messages import ModelInfo
@@ -225,6 +226,8 @@ class Services:
         """
         fleet, limits = self.local.fleet, self.limits
         if fleet.model is None:
+            if (asks := request_trace.current()) is not None:
+                asks.model = self.target.name  # for the record of a refusal
             is_asleep = fleet.condition == "asleep"
             seconds = limits.wake_seconds if is_asleep else limits.load_seconds
             try:

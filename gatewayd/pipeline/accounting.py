@@ -113,6 +113,7 @@ def build_latency_record(
     notified: float,
     end: float,
     route: RouteRecord | None = None,
+    model: str = "",
 ) -> LatencyRecord:
     """Build the latency record of a request.
 
@@ -128,6 +129,7 @@ def build_latency_record(
         notified: time at which request observers had been notified of its admission.
         end: time at which its answer was complete.
         route: decision of its route, if it was sent to one.
+        model: name of the model, by which operators know it; clients may use another.
     """
     answered_id = work.request_id if trace is None else trace.answered_id
     if trace is not None and trace.arrival > work.arrival:
@@ -162,6 +164,7 @@ def build_latency_record(
         end=end,
         why=why,
         route=route,
+        model=model,
     )
 
 

@@ -89,6 +89,7 @@ class Pipeline:
         # For the record of a refusal. A request may start several generations, one after another.
         if (asks := request_trace.current()) is not None:
             asks.asked, asks.is_sent = work.outline, False
+            asks.model = self.metrics.model_name
         principal.check_use(work.model)
         if principal.account is not None:
             with request_trace.TimedSpan(ADMISSION):
@@ -384,6 +385,7 @@ class Generation:
             notified=self._notified,
             end=now,
             route=None if self.route is None else self.route.record,
+            model=self._pipeline.metrics.model_name,
         )
 
     def _why(self, outcome: str) -> EndReason | None:

@@ -70,4 +70,5 @@ def refused(
         end=now,
         why=why,
         route=None if trace.route is None else trace.route.record,
+        model=trace.model,
     )

@@ -80,6 +80,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         engine_seconds: engine time, by its share of the tokens of each step.
         why: reason of its end; None if it was answered.
         route: decision of its route; None without a route.
+        model: name of the model; empty if it was refused before a model was chosen.
     """
 
     request_id: str
@@ -106,6 +107,7 @@ class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     engine_seconds: float = 0.0
     why: EndReason | None = None
     route: RouteRecord | None = None
+    model: str = ""
 
     @property
     def seconds(self) -> float:

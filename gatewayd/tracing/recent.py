@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 from itertools import chain, islice
 
@@ -103,17 +103,21 @@ class RecentLatencyRecords:
         """Iterate over served requests, newest first; nothing may be added during iteration."""
         return reversed(self._served.entries)
 
-    def newest(self, count: int) -> list[LatencyRecord]:
-        """Return the ``count`` newest requests, newest first."""
+    def newest(self, count: int, model: str | None = None) -> list[LatencyRecord]:
+        """Return the ``count`` newest requests, newest first; of one model unless it is None."""
         both = merge(
             reversed(self._served.entries), reversed(self._refused.entries), key=_end, reverse=True
         )
-        return list(islice(both, count))
+        return list(islice(_of(both, model), count))
 
-    def slowest(self, count: int) -> list[LatencyRecord]:
-        """Return the ``count`` slowest buffered requests, slowest first."""
+    def slowest(self, count: int, model: str | None = None) -> list[LatencyRecord]:
+        """Return the ``count`` slowest buffered requests, slowest first; as ``newest``."""
         both = chain(self._served.entries, self._refused.entries)
-        return sorted(both, key=lambda record: -record.seconds)[:count]
+        return sorted(_of(both, model), key=lambda record: -record.seconds)[:count]
+
+
+def _of(records: Iterable[LatencyRecord], model: str | None) -> Iterator[LatencyRecord]:
+    return (record for record in records if model is None or record.model == model)
 
 
 def _end(record: LatencyRecord) -> float:

@@ -53,6 +53,7 @@ class RequestTrace:
         asked: its outline, once it is validated.
         is_sent: whether it has been submitted to the engines.
         route: latest decision of a route about it; None without a route.
+        model: name of the latest model that it was started at; empty before.
     """
 
     answered_id: str
@@ -62,6 +63,7 @@ class RequestTrace:
     asked: RequestOutline | None = None
     is_sent: bool = False
     route: RouteTrace | None = None
+    model: str = ""
 
 
 _current: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)

@@ -155,6 +155,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         id: the ``x-request-id`` of its response.
         request_id: id given by the gateway.
         endpoint: the route.
+        model: name of its model; empty if it was refused before a model was chosen, or was stored
+            by an earlier version.
         tenant: its tenant; empty without tenants.
         priority: its priority class.
         outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if it was not sent to an
@@ -178,6 +180,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     request_id: str
     endpoint: str
+    model: str = ""
     tenant: str
     priority: str
     outcome: str

@@ -81,3 +81,13 @@ async def test_commands_are_about_one_model_and_requests_are_found_in_all(
         await asyncio.to_thread(call, socket, "POST", "/admin/requests/mine%2F1/cancel")
     # It has ended, and is found as that of any model.
     assert (await run("explain", "mine/1"))[0] == 0
+    # The first was refused, since its model was paused.
+    listings = {"": ["b", "b", "a", "b"], "?model=a": ["a"], "?model=b": ["b", "b", "b"]}
+    for path, models in listings.items():
+        listed = await asyncio.to_thread(call, socket, "GET", f"/admin/requests{path}")
+        assert [row["model"] for row in listed["requests"]] == models, listed
+    snapshot = await asyncio.to_thread(call, socket, "GET", "/admin/snapshot?model=a")
+    assert [one["count"] for one in snapshot["latencies"]] == [1, 1, 1]
+    status, output = await run("explain", "--model", "a")
+    assert (status, "mine/1" in output) == (0, False)
+    assert "mine/1" in (await run("explain", "--model", "b"))[1]

@@ -28,7 +28,8 @@ def render_breakdown(found: Explanation, width: int, usual: str = "") -> Text:
     """Render a request: its facts, its verdict, a bar for each part, and the causes."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{found.id}", "bold")
-    text.append(f"  {found.endpoint}  {found.tenant or '-'}  {found.priority}  {found.outcome}\n")
+    facts = [found.endpoint, found.model, found.tenant or "-", found.priority, found.outcome]
+    text.append("".join(f"  {fact}" for fact in facts if fact) + "\n")
     text.append(
         f"{count(found.prompt_tokens)} prompt tokens ({count(found.cached_tokens)} cached), "
         f"{count(found.completion_tokens)} generated, {found.preemptions} preemptions\n"
@@ -63,7 +64,8 @@ def render_breakdown(found: Explanation, width: int, usual: str = "") -> Text:
 def markdown(found: Explanation) -> str:
     """Render the breakdown as a Markdown table."""
     lines = [
-        f"**{found.id}** {found.endpoint}, {found.priority}, {found.outcome}, "
+        f"**{found.id}** {found.endpoint}{found.model and f', {found.model}'}, {found.priority}, "
+        f"{found.outcome}, "
         f"{found.prompt_tokens} prompt tokens ({found.cached_tokens} cached), "
         f"{found.completion_tokens} generated, {found.preemptions} preemptions",
         "",

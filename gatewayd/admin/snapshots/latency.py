@@ -29,10 +29,12 @@ class LastMinute:
 
     Args:
         recent: the timelines; if it holds less than a minute, its latest ones count.
+        model: name of the model that they are about.
     """
 
-    def __init__(self, recent: RecentLatencyRecords) -> None:
+    def __init__(self, recent: RecentLatencyRecords, model: str) -> None:
         self._recent = recent
+        self._model = model
         self._seen: LatencyRecord | None = None
         self._times: list[_Times] = []
 
@@ -46,7 +48,7 @@ class LastMinute:
             # All records behind this one were read before.
             if record is self._seen:
                 break
-            if record.end >= since:
+            if record.end >= since and record.model == self._model:
                 self._times.append(_times(record))
         self._seen = next(self._recent.backwards(), None)
         return [

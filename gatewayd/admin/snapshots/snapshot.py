@@ -80,7 +80,7 @@ class Snapshots:
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
         self._numbers = itertools.count(1)
-        self._latencies = LastMinute(sources.recent)
+        self._latencies = LastMinute(sources.recent, sources.model)
         self._tenants = TenantRows(sources.tenancy, sources.live)
         self._making: asyncio.Task[Snapshot] | None = None
         self._collected: Collected | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -34,13 +33,28 @@ def explain(
         bool, typer.Option("--slowest", help="List the slowest requests instead of the latest.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", help="Number of requests to list.", min=1)] = 20,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME",
+            help="List only the requests of this model. Default: the requests of all models.",
+        ),
+    ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
     """Break down the latency of a request that a running daemon has served."""
     if request is None:
-        _list(config, socket, "slowest" if slowest else "newest", limit, as_json=as_json)
+        order = "slowest" if slowest else "newest"
+        found = call_admin(
+            config, socket, "GET", f"/admin/requests?order={order}&limit={limit}", model=model
+        )
+        if as_json:
+            print_json(found)
+        else:
+            _list(found["requests"])
         return
     # Clients choose ids, which may contain slashes.
     found = call_admin(config, socket, "GET", f"/admin/requests/{quote(request, safe='')}")
@@ -50,17 +64,11 @@ def explain(
     typer.echo("\n".join(waterfall(found)))
 
 
-def _list(
-    config: Path | None, socket: Path | None, order: str, limit: int, *, as_json: bool
-) -> None:
-    found = call_admin(config, socket, "GET", f"/admin/requests?order={order}&limit={limit}")
-    if as_json:
-        print_json(found)
-        return
-    rows = found["requests"]
+def _list(rows: list[dict[str, Any]]) -> None:
     table = Table(
         whole("id", [row["id"] for row in rows]),
         "endpoint",
+        "model",
         "class",
         "outcome",
         "ms",
@@ -72,7 +80,7 @@ def _list(
     for row in rows:
         ttft = "" if row["ttft_ms"] is None else f"{row['ttft_ms']:.1f}"
         outcome = " ".join(filter(None, (row["outcome"], row["error"])))
-        ends = (row["id"], row["endpoint"], row["priority"], outcome)
+        ends = (row["id"], row["endpoint"], row.get("model", ""), row["priority"], outcome)
         table.add_row(*ends, f"{row['ms']:.1f}", ttft, due(row))
     console().print(table)
 
@@ -80,8 +88,10 @@ def _list(
 def waterfall(found: dict[str, Any]) -> list[str]:
     """Format a request as lines of text: totals, a bar for each part, the main cause, the route."""
     total = found["ms"]
+    # Without a model if it was refused before that, or comes from an earlier version.
+    head = [found["id"], found["endpoint"], found.get("model"), found["priority"], found["outcome"]]
     lines = [
-        f"{found['id']}  {found['endpoint']}  {found['priority']}  {found['outcome']}",
+        "  ".join(filter(None, head)),
         f"{found['prompt_tokens']} prompt tokens ({found['cached_tokens']} cached), "
         f"{found['completion_tokens']} generated, {found['preemptions']} preemptions, "
         f"{found['engine_ms']:.1f} ms of an engine",

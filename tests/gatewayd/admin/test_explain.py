@@ -79,6 +79,29 @@ async def test_the_last_and_the_slowest_are_listed() -> None:
     ]
 
 
+@pytest.mark.parametrize("order", ["newest", "slowest"])
+async def test_the_list_is_that_of_one_model_if_it_is_named(order: str) -> None:
+    recent = RecentLatencyRecords()
+    for at in range(6):
+        add = recent.refuse if at == 3 else recent.add
+        add(latency_record(answered_id=f"r{at}", model="ab"[at % 2], end=16.0 + at))
+    _, found = await get(recent, "/admin/requests", f"order={order}&limit=2&model=b")
+    assert [(row["id"], row["model"]) for row in found["requests"]] == [("r5", "b"), ("r3", "b")]
+    _, found = await get(recent, "/admin/requests", f"order={order}")
+    assert [row["model"] for row in found["requests"]] == ["b", "a"] * 3
+
+
+async def test_the_model_is_named_wherever_the_request_is_explained() -> None:
+    recent = RecentLatencyRecords()
+    recent.add(latency_record(model="chat"))
+    _, found = await get(recent, "/admin/requests/req_1")
+    assert found["model"] == "chat"
+    assert waterfall(found)[0] == "mine  /x  chat  standard  stop"
+    model = msgspec.convert(found, Explanation)
+    assert render_breakdown(model, 100).plain.startswith("mine  /x  chat  -  standard  stop\n")
+    assert markdown(model).startswith("**mine** /x, chat, standard, stop, ")
+
+
 @pytest.mark.parametrize(
     ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("order=best", "order")]
 )

@@ -115,31 +115,36 @@ ENDINGS = st.lists(
         st.booleans(),
         # Usage of aborted requests is reported late.
         st.sampled_from([0.0, 0.0, 10.0, 70.0]),
+        st.booleans(),
     ),
     max_size=40,
 )
 
 
 @given(ENDINGS)
-def test_latencies_are_those_of_the_last_minute(
-    endings: list[tuple[float, float, str, bool, float]],
+def test_latencies_are_those_of_one_model_in_the_last_minute(
+    endings: list[tuple[float, float, str, bool, float, bool]],
 ) -> None:
     recent, now = RecentLatencyRecords(30), 100.0
-    minute = LastMinute(recent)
+    minute = LastMinute(recent, "nano")
     kept: list[LatencyRecord] = []
     new: list[LatencyRecord] = []
-    for pause, took, outcome, looks, late in endings:
+    for pause, took, outcome, looks, late, is_other in endings:
         now += pause
         end = now - late
         one = latency_record(
-            arrival=end - took - 1, first=end - 0.5 - took, end=end, outcome=outcome
+            arrival=end - took - 1,
+            first=end - 0.5 - took,
+            end=end,
+            outcome=outcome,
+            model="other" if is_other else "nano",
         )
         recent.add(one)
         new.append(one)
         if not looks:
             continue
         kept, new = kept + new[-30:], []  # others are gone before they were looked at
-        ended = [one for one in kept if one.end >= now - 60]
+        ended = [one for one in kept if one.end >= now - 60 and one.model == "nano"]
         views = {view.name: view for view in minute.views(now)}
         ttft = sorted(1000 * one.ttft for one in ended if one.ttft is not None)
         assert views["ttft"].count == len(ttft)

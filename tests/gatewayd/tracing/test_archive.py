@@ -58,6 +58,23 @@ async def test_what_ended_in_another_life_is_explained(tmp_path: Path) -> None:
         assert status == 404
 
 
+async def test_the_model_is_stored_and_rows_of_earlier_versions_have_none(tmp_path: Path) -> None:
+    with opened(tmp_path) as durable:
+        durable.archive.add(msgspec.structs.replace(of(1), model="chat"))
+        durable.archive.add(msgspec.structs.replace(of(2), model="code"))
+    with sqlite3.connect(tmp_path / "gatewayd.db") as connection:
+        remove = (
+            "UPDATE ledgers SET explanation = CAST(json_remove(explanation, '$.model') AS BLOB)"
+        )
+        connection.execute(f"{remove} WHERE request_id = 'req_2'")
+    connection.close()
+    with opened(tmp_path) as durable:
+        first, second = [await durable.archive.find(name) for name in ("req_1", "req_2")]
+    assert first is not None
+    assert second is not None
+    assert (first.model, second.model) == ("chat", "")
+
+
 async def test_a_daemon_writes_once_a_second(tmp_path: Path) -> None:
     with opened(tmp_path) as durable:
         task = asyncio.create_task(durable.archive.run())

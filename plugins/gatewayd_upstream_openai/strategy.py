@@ -16,10 +16,12 @@ from gatewayd_hooks.upstreams import (
     UpstreamRefusal,
     UpstreamResources,
     UpstreamResponse,
+    VectorsDecoder,
 )
 from gatewayd_upstream_openai.chunks import OpenAiErrorFields, decode_chunk, decode_error
 from gatewayd_upstream_openai.config import OpenAiUpstreamConfig
 from gatewayd_upstream_openai.deltas import ChoiceReader, counts_of
+from gatewayd_upstream_openai.vectors import vectors_of
 
 _OPTIONS_SECONDS = 300.0
 """Time without ``stream_options`` after a server has refused the field."""
@@ -27,7 +29,7 @@ _PATHS = {"chat": "/chat/completions", "completion": "/completions"}
 
 
 class OpenAiUpstream:
-    """Relays chat and text completions, always streamed."""
+    """Relays chat and text completions, always streamed, and embeddings."""
 
     def __init__(self, config: OpenAiUpstreamConfig) -> None:
         self._config = config
@@ -62,11 +64,25 @@ class OpenAiUpstream:
             for output in _outputs(event.data, readers):
                 yield output
 
-    async def _start(self, call: UpstreamCall, http: UpstreamHttp) -> UpstreamResponse:
-        """Send the request; without ``stream_options`` to servers that do not know them."""
-        headers = {**self._headers, "accept": "text/event-stream"}
+    async def embed(self, call: UpstreamCall, http: UpstreamHttp) -> VectorsDecoder:
+        """See ``EmbedsInputs``."""
+        headers = self._headers_of(call, "application/json")
+        response = await http.post("/embeddings", msgspec.json.encode(call.body), headers)
+        refusal = await _refusal(response)
+        if refusal is not None:
+            raise refusal
+        body = await response.read_answer()
+        return lambda: vectors_of(body)
+
+    def _headers_of(self, call: UpstreamCall, accepted: str) -> dict[str, str]:
+        headers = {**self._headers, "accept": accepted}
         if call.request_id:
             headers["x-request-id"] = call.request_id
+        return headers
+
+    async def _start(self, call: UpstreamCall, http: UpstreamHttp) -> UpstreamResponse:
+        """Send the request; without ``stream_options`` to servers that do not know them."""
+        headers = self._headers_of(call, "text/event-stream")
         body: dict[str, Any] = {**call.body, "stream": True}
         asks = time.monotonic() >= self._asks_again_at
         if asks:

@@ -27,7 +27,13 @@ from gatewayd_hooks.testing.protocols import ProtocolConformance
 from gatewayd_hooks.testing.routing import RouterConformance
 from gatewayd_hooks.testing.scheduling import SchedulerConformance
 from gatewayd_hooks.testing.targets.residency import ResidencyConformance
-from gatewayd_hooks.testing.targets.upstreams import CHAT, RecordedAnswer, UpstreamConformance
+from gatewayd_hooks.testing.targets.upstreams import (
+    CHAT,
+    EMBEDDING,
+    RecordedAnswer,
+    RecordedVectors,
+    UpstreamConformance,
+)
 from gatewayd_hooks.upstreams import UpstreamCall, UpstreamCounts
 from gatewayd_logits_bias.strategy import Bias
 from gatewayd_logits_min_tokens.strategy import MinTokens
@@ -269,6 +275,22 @@ class TestOpenAiUpstream(UpstreamConformance):
             RecordedAnswer(
                 UpstreamCall("completion", body), text + done, "hi", finish_reason="length"
             ),
+        ]
+
+    def recorded_vectors(self) -> list[RecordedVectors]:
+        numbers = (
+            b'{"object":"list","data":[{"object":"embedding","index":1,"embedding":[0.5,-2]},'
+            b'{"object":"embedding","index":0,"embedding":[1,0.25]}],"model":"theirs",'
+            b'"usage":{"prompt_tokens":6,"total_tokens":6}}'
+        )
+        packed = (
+            b'{"data":[{"index":0,"embedding":"AACAPwAAgD4="},'
+            b'{"index":1,"embedding":"AAAAPwAAAMA="}]}'
+        )
+        vectors = [[1.0, 0.25], [0.5, -2.0]]
+        return [
+            RecordedVectors(EMBEDDING, numbers, vectors, 6),
+            RecordedVectors(EMBEDDING, packed, vectors),
         ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -26,13 +26,15 @@ class UpstreamCall(NamedTuple):
     """Request to be relayed.
 
     Attributes:
-        kind: ``chat`` for chat completions, ``completion`` for text completions of one prompt.
+        kind: ``chat`` for chat completions, ``completion`` for text completions of one prompt,
+            ``embedding`` for embeddings of one or several inputs.
         body: fields as in OpenAI's API, checked by the gateway; ``model`` is the upstream's name of
-            the model. Without ``stream`` and ``stream_options``: answers are always streamed.
+            the model. Without ``stream`` and ``stream_options``: answers are always streamed,
+            except embeddings.
         request_id: the gateway's id, for the upstream's log.
     """
 
-    kind: Literal["chat", "completion"]
+    kind: Literal["chat", "completion", "embedding"]
     body: Mapping[str, Any]
     request_id: str = ""
 
@@ -54,6 +56,23 @@ class UpstreamCounts(NamedTuple):
 
 
 UpstreamOutput = Delta | UpstreamCounts
+
+
+class UpstreamVectors(NamedTuple):
+    """Embeddings that an upstream returns.
+
+    Attributes:
+        vectors: one for each input, in the order of the inputs: numbers, or little-endian float32
+            as bytes. The gateway checks their number, lengths and values.
+        prompt_tokens: of all inputs; None if not reported.
+    """
+
+    vectors: Sequence[Sequence[float] | bytes]
+    prompt_tokens: int | None = None
+
+
+VectorsDecoder = Callable[[], UpstreamVectors]
+"""Decodes an answer of embeddings, see ``EmbedsInputs``."""
 
 
 class UpstreamRefusal(Exception):
@@ -92,6 +111,14 @@ class UpstreamResponse(Protocol):
 
         Raises:
             ValueError: a line, or the whole, is too long.
+            OSError: the connection broke.
+        """
+
+    async def read_answer(self) -> bytes:
+        """Return the whole body of an answer that is not streamed.
+
+        Raises:
+            ValueError: it is too long, or compressed.
             OSError: the connection broke.
         """
 

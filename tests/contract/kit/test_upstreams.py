@@ -9,13 +9,22 @@ import pytest
 
 from gatewayd_hooks.parsing import Text
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.targets.upstreams import CHAT, KEY, RecordedAnswer, UpstreamConformance
+from gatewayd_hooks.testing.targets.upstreams import (
+    CHAT,
+    EMBEDDING,
+    KEY,
+    RecordedAnswer,
+    RecordedVectors,
+    UpstreamConformance,
+)
 from gatewayd_hooks.upstreams import (
     Delta,
     UpstreamCall,
     UpstreamCounts,
     UpstreamOutput,
     UpstreamRefusal,
+    UpstreamVectors,
+    VectorsDecoder,
 )
 
 Verdict = Callable[..., list[str]]
@@ -26,6 +35,10 @@ BODY = (
     b'data: {"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":2}}\n\n'
     b"data: [DONE]\n\n"
 )
+VECTORS = (
+    b'{"data":[{"index":1,"embedding":[3,4]},{"index":0,"embedding":[1,2]}],'
+    b'"usage":{"prompt_tokens":5}}'
+)
 
 
 class Answers(UpstreamConformance):
@@ -33,6 +46,9 @@ class Answers(UpstreamConformance):
 
     def recordings(self) -> list[RecordedAnswer]:
         return [RecordedAnswer(CHAT, BODY, "Hello", counts=UpstreamCounts(5, 2))]
+
+    def recorded_vectors(self) -> list[RecordedVectors]:
+        return [RecordedVectors(EMBEDDING, VECTORS, [[1.0, 2.0], [3.0, 4.0]], 5)]
 
 
 def test_a_sound_one_passes(verdict: Verdict) -> None:
@@ -112,6 +128,49 @@ def sends_no_key(upstream: Any) -> None:
     upstream.open = lambda resources: None
 
 
+def changed_vectors(
+    upstream: Any, change: Callable[[VectorsDecoder], Any], *, on_error: Any = None
+) -> None:
+    own = upstream.embed
+
+    async def embed(call: UpstreamCall, http: Any) -> VectorsDecoder:
+        try:
+            decode = await own(call, http)
+        except (UpstreamRefusal, OSError):
+            if on_error is None:
+                raise
+            return lambda: UpstreamVectors(on_error)
+        return lambda: change(decode)
+
+    upstream.embed = embed
+
+
+def mixes_up_vectors(upstream: Any) -> None:
+    def change(decode: VectorsDecoder) -> UpstreamVectors:
+        found = decode()
+        return found._replace(vectors=found.vectors[::-1])
+
+    changed_vectors(upstream, change)
+
+
+def counts_no_inputs(upstream: Any) -> None:
+    changed_vectors(upstream, lambda decode: decode()._replace(prompt_tokens=None))
+
+
+def invents_vectors(upstream: Any) -> None:
+    changed_vectors(upstream, lambda decode: decode(), on_error=[[1.0], [1.0]])
+
+
+def embeds_garbage(upstream: Any) -> None:
+    def change(decode: VectorsDecoder) -> UpstreamVectors:
+        try:
+            return decode()
+        except ValueError:
+            raise KeyError("data") from None
+
+    changed_vectors(upstream, change)
+
+
 def is_always_healthy(upstream: Any) -> None:
     async def probe(http: Any) -> None:
         await http.get("/", {})
@@ -130,6 +189,10 @@ def is_always_healthy(upstream: Any) -> None:
         sends_its_key_in_the_body,
         sends_no_key,
         is_always_healthy,
+        mixes_up_vectors,
+        counts_no_inputs,
+        invents_vectors,
+        embeds_garbage,
     ],
 )
 def test_a_broken_one_fails(catches: Catches, broken: Callable[[Any], None]) -> None:

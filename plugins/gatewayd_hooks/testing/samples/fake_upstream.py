@@ -46,6 +46,10 @@ class ScriptedResponse:
         if self.breaks:
             raise ConnectionError("it broke its answer off")
 
+    async def read_answer(self) -> bytes:
+        """See ``UpstreamResponse``."""
+        return await self.read()
+
     async def read(self) -> bytes:
         """See ``UpstreamResponse``."""
         if self.breaks:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import struct
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -17,12 +18,15 @@ from gatewayd_hooks.testing.samples.campaign import campaign
 from gatewayd_hooks.testing.samples.fake_upstream import FakeUpstreamHttp, ScriptedResponse
 from gatewayd_hooks.upstreams import (
     Delta,
+    EmbedsInputs,
     UpstreamCall,
     UpstreamCounts,
     UpstreamOutput,
     UpstreamRefusal,
     UpstreamResources,
     UpstreamStrategy,
+    UpstreamVectors,
+    VectorsDecoder,
 )
 
 KEY = "a-key-of-the-kit"
@@ -31,7 +35,9 @@ CHAT = UpstreamCall(
     {"model": "theirs", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 9},
     "req_1",
 )
+EMBEDDING = UpstreamCall("embedding", {"model": "theirs", "input": ["hi", "ho"]}, "req_2")
 _STATUSES = (400, 401, 403, 404, 413, 429, 500, 503)
+_ERRORS = (b"", b"<html>", b'{"error":{"message":"a reason","type":"x"}}', b"[1]")
 _REASONS = ("stop", "length", "tool_calls", "content_filter")
 
 
@@ -59,6 +65,24 @@ class RecordedAnswer(NamedTuple):
     content_type: str = "text/event-stream"
 
 
+class RecordedVectors(NamedTuple):
+    """An answer of embeddings, as it was recorded.
+
+    Attributes:
+        call: the request.
+        body: of the response.
+        vectors: of the inputs, in their order; of float32 values.
+        prompt_tokens: that it reports; None for none.
+        content_type: of the response.
+    """
+
+    call: UpstreamCall
+    body: bytes
+    vectors: Sequence[Sequence[float]]
+    prompt_tokens: int | None = None
+    content_type: str = "application/json"
+
+
 class UpstreamConformance:
     """Subclass it and build your upstream in ``make``."""
 
@@ -68,6 +92,10 @@ class UpstreamConformance:
 
     def recordings(self) -> list[RecordedAnswer]:
         """Return recorded answers of one choice; the more, the more is tested."""
+        return []
+
+    def recorded_vectors(self) -> list[RecordedVectors]:
+        """Return recorded answers of embeddings, if the upstream embeds."""
         return []
 
     def _recordings(self) -> list[RecordedAnswer]:
@@ -133,7 +161,7 @@ class UpstreamConformance:
 
     def test_errors_keep_their_status(self) -> None:
         for status in _STATUSES:
-            for body in (b"", b"<html>", b'{"error":{"message":"a reason","type":"x"}}', b"[1]"):
+            for body in _ERRORS:
                 http = FakeUpstreamHttp([ScriptedResponse(body, status, "application/json")])
                 with self.opened() as upstream:
                     outputs, error = asyncio.run(_read(upstream, CHAT, http))
@@ -161,6 +189,66 @@ class UpstreamConformance:
         assert error is None or isinstance(error, UpstreamRefusal | ValueError | OSError)
         assert all(isinstance(one, Delta | UpstreamCounts) for one in outputs)
 
+    def test_recorded_embeddings_are_decoded(self) -> None:
+        for recorded in self._recorded_vectors():
+            http = FakeUpstreamHttp([_whole(recorded)])
+            with self.opened() as upstream:
+                found = _embedded(upstream, recorded.call, http)
+            assert isinstance(found, UpstreamVectors)
+            assert [_numbers(one) for one in found.vectors] == [list(v) for v in recorded.vectors]
+            assert found.prompt_tokens == recorded.prompt_tokens
+            assert http.sent
+            for sent in http.sent:
+                assert (sent.method, sent.path[:1]) == ("POST", "/")
+                assert recorded.call.body["model"].encode() in sent.path.encode() + sent.body
+                assert any(KEY in value for value in sent.headers.values())
+                assert KEY.encode() not in sent.body + sent.path.encode()
+
+    def test_embeddings_that_break_off_are_an_error(self) -> None:
+        for recorded in self._recorded_vectors():
+            for length in (0, len(recorded.body) // 2):
+                cut = recorded._replace(body=recorded.body[:length])
+                with self.opened() as upstream:
+                    broken = FakeUpstreamHttp([_whole(cut, breaks=True)])
+                    assert isinstance(_embedded(upstream, recorded.call, broken), OSError)
+                    ended = FakeUpstreamHttp([_whole(cut)])
+                    assert isinstance(_embedded(upstream, recorded.call, ended), ValueError)
+
+    def test_errors_of_embeddings_keep_their_status(self) -> None:
+        for status in _STATUSES if self._embeds() else ():
+            for body in _ERRORS:
+                http = FakeUpstreamHttp([ScriptedResponse(body, status, "application/json")])
+                with self.opened() as upstream:
+                    error = _embedded(upstream, EMBEDDING, http)
+                assert isinstance(error, UpstreamRefusal)
+                assert error.status == status
+                assert KEY not in str(error)
+
+    @campaign
+    @given(
+        body=st.binary(max_size=60)
+        | st.sampled_from(
+            [b"{}", b"[]", b"null", b'{"data": [{}]}', b'{"embeddings": [[1, null]]}', b"[" * 9999]
+        ),
+        content_type=st.sampled_from(["application/json", "text/html", ""]),
+    )
+    def test_any_answer_of_embeddings_is_read_or_refused(
+        self, body: bytes, content_type: str
+    ) -> None:
+        if self._embeds():
+            http = FakeUpstreamHttp([ScriptedResponse(body, content_type=content_type)])
+            with self.opened() as upstream:
+                found = _embedded(upstream, EMBEDDING, http)
+            assert isinstance(found, UpstreamVectors | UpstreamRefusal | ValueError | OSError)
+
+    def _embeds(self) -> bool:
+        return isinstance(self.make(), EmbedsInputs)
+
+    def _recorded_vectors(self) -> list[RecordedVectors]:
+        if not self._embeds():
+            return []
+        return self.recorded_vectors() or pytest.skip("recorded_vectors() returns no answers")
+
     def test_a_probe_tells_whether_it_serves(self) -> None:
         with self.opened() as upstream:
             asyncio.run(_probe(upstream, ScriptedResponse(b"{}")))
@@ -170,6 +258,31 @@ class UpstreamConformance:
 
 def _response(recorded: RecordedAnswer) -> ScriptedResponse:
     return ScriptedResponse(recorded.body, content_type=recorded.content_type)
+
+
+def _whole(recorded: RecordedVectors, *, breaks: bool = False) -> ScriptedResponse:
+    return ScriptedResponse(recorded.body, content_type=recorded.content_type, breaks=breaks)
+
+
+def _embedded(
+    upstream: UpstreamStrategy, call: UpstreamCall, http: FakeUpstreamHttp
+) -> UpstreamVectors | Exception:
+    """Return decoded embeddings, or the error instead of these."""
+    assert isinstance(upstream, EmbedsInputs)
+    try:
+        return asyncio.run(_received(upstream.embed(call, http)))()
+    except Exception as error:  # noqa: BLE001 - the tests tell which are allowed
+        return error
+
+
+async def _received(answer: Awaitable[VectorsDecoder]) -> VectorsDecoder:
+    return await answer
+
+
+def _numbers(vector: Sequence[float] | bytes) -> list[float]:
+    if isinstance(vector, bytes):
+        return [number for (number,) in struct.iter_unpack("<f", vector)]
+    return list(vector)
 
 
 async def _probe(upstream: UpstreamStrategy, response: ScriptedResponse) -> None:

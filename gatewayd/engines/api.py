@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -25,6 +25,10 @@ from gatewayd_engine.process.messages import ModelInfo, SamplingParams, Strategy
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 from gatewayd_hooks.requests.answers import Delta
 from gatewayd_hooks.upstreams import UpstreamCall, UpstreamCounts
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Relay(msgspec.Struct, frozen=True):
@@ -117,11 +121,15 @@ class RelaySink(TokenSink, Protocol):
     """Receiver of one choice of a request with a ``relay``.
 
     It gets ``admitted`` at most once, ``relayed`` and ``counted`` any number of times, and
-    ``failed`` at most once; the delta with a finish reason is its last.
+    ``failed`` at most once; the delta with a finish reason is its last. Of a request for
+    embeddings it gets ``embedded`` once before that.
     """
 
     def relayed(self, delta: Delta) -> None:
         """Deliver new output."""
+
+    def embedded(self, vectors: NDArray[np.float64]) -> None:
+        """Deliver the embeddings of all inputs, shape ``[inputs, dimensions]``."""
 
     def counted(self, prompt: UpstreamCounts | None, completion_tokens: int | None) -> None:
         """Report token counts: of the request, for its first choice, and of this choice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import TYPE_CHECKING
 
 from gatewayd.errors import GatewayError
 from gatewayd.pipeline.choice import Choice, ChoiceOptions
@@ -11,11 +12,19 @@ from gatewayd.pipeline.choice_types import ChoiceOwner, RelayedToken
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 from gatewayd_hooks.upstreams import Delta, UpstreamCounts
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 
 class RelayedChoice(Choice):
-    """Output of one choice of an upstream, read as any other; a ``RelaySink``."""
+    """Output of one choice of an upstream, read as any other; a ``RelaySink``.
 
-    __slots__ = ("_parts", "_reasoning_tokens", "_shown", "_shown_chars")
+    Attributes:
+        vectors: of a request for embeddings; None until they have arrived.
+    """
+
+    __slots__ = ("_parts", "_reasoning_tokens", "_shown", "_shown_chars", "vectors")
 
     def __init__(
         self, index: int, prompt_index: int, options: ChoiceOptions, owner: ChoiceOwner
@@ -25,6 +34,7 @@ class RelayedChoice(Choice):
         self._shown: list[RelayedToken] = []
         self._shown_chars = len(options.prefix)
         self._reasoning_tokens: int | None = None
+        self.vectors: NDArray[np.float64] | None = None
 
     # RelaySink: callbacks from the upstream.
 
@@ -47,6 +57,11 @@ class RelayedChoice(Choice):
             self._end(delta.finish_reason, delta.stop)
         if self._wakes or self.is_done:
             self._owner.wake()
+
+    def embedded(self, vectors: NDArray[np.float64]) -> None:
+        """Store embeddings."""
+        self._observe()
+        self.vectors = vectors
 
     def counted(self, prompt: UpstreamCounts | None, completion_tokens: int | None) -> None:
         """Correct the token counts by those of the upstream."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import aiohttp
 
 from gatewayd.errors import UpstreamError, UpstreamTimeout, UpstreamUnavailable
 from gatewayd.upstreams.endpoints import Endpoint, Endpoints
-from gatewayd.upstreams.response import BoundedResponse
+from gatewayd.upstreams.response import MOST_ANSWER_BYTES, BoundedResponse
 
 _ELSEWHERE = frozenset((429, 500, 502, 503, 504, 529))
 """Statuses after which another endpoint is tried; none of these has begun an answer."""
@@ -53,6 +53,8 @@ class UpstreamExchange:
         endpoint: the present or last one; None before the first.
         response: the last one; None before it.
         is_sent: whether a request may have reached an endpoint.
+        most_bytes: maximum length of an answer.
+        began: called when an answer has begun that is no error; None for nothing.
     """
 
     def __init__(
@@ -79,10 +81,15 @@ class UpstreamExchange:
         self.endpoint: Endpoint | None = None
         self.response: BoundedResponse | None = None
         self.is_sent = False
+        self.most_bytes = MOST_ANSWER_BYTES
+        self.began: Callable[[], None] | None = None
 
     async def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> BoundedResponse:
         """See ``UpstreamHttp``."""
-        return await self._send("POST", path, body, headers)
+        response = await self._send("POST", path, body, headers)
+        if self.began is not None and response.status < 400:
+            self.began()
+        return response
 
     async def get(self, path: str, headers: Mapping[str, str]) -> BoundedResponse:
         """See ``UpstreamHttp``."""
@@ -160,7 +167,7 @@ class UpstreamExchange:
         except BaseException:
             self._leave()
             raise
-        self.response = BoundedResponse(response)
+        self.response = BoundedResponse(response, self.most_bytes)
         if response.status >= 500:
             self._endpoints.failed(endpoint, f"it answered with status {response.status}")
         return self.response

@@ -12,14 +12,14 @@ import aiohttp
 
 from gatewayd.config.upstreams import UpstreamEntry
 from gatewayd.engines.api import EngineRequest, RelaySink, ReplicaStatus, TokenSink
-from gatewayd.errors import GatewayError, ServerStopping
+from gatewayd.errors import GatewayError, InvalidRequest, ServerStopping
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.upstreams.client import UpstreamBroken, UpstreamExchange, new_session
 from gatewayd.upstreams.endpoints import Endpoint, Endpoints, probe_delay
 from gatewayd.upstreams.limits import UpstreamLimits
 from gatewayd.upstreams.relay import RelayedRequest, RelayTerms
 from gatewayd_engine.process.messages import ModelInfo
-from gatewayd_hooks.upstreams import UpstreamRefusal, UpstreamStrategy
+from gatewayd_hooks.upstreams import EmbedsInputs, UpstreamRefusal, UpstreamStrategy
 
 _log = logging.getLogger(__name__)
 
@@ -125,6 +125,23 @@ class UpstreamFleet:
     def condition(self) -> str:
         """See ``Fleet``."""
         return "ready" if self.is_ready else "not_ready"
+
+    def check_embeds(self, model: str) -> None:
+        """Check that its strategy relays embeddings.
+
+        Args:
+            model: one of its models.
+
+        Raises:
+            InvalidRequest: it does not.
+        """
+        if not isinstance(self._strategy, EmbedsInputs):
+            raise InvalidRequest(
+                f"the model {model} is served by the upstream {self.name} with the strategy "
+                f"{self._entry.strategy}, which has no embeddings: name another model",
+                param="model",
+                code="model_not_local",
+            )
 
     # For the daemon.
 

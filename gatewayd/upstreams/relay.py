@@ -16,9 +16,16 @@ from gatewayd.errors import GatewayError, UpstreamError, UpstreamTimeout
 from gatewayd.tracing.timeline import RELAYING, UPSTREAM, UPSTREAM_SLOT, Timeline
 from gatewayd.upstreams.client import UpstreamBroken, UpstreamExchange
 from gatewayd.upstreams.counting import shared, tokens_in
+from gatewayd.upstreams.embedding import decoded, most_bytes
 from gatewayd.upstreams.errors import error_of
 from gatewayd.upstreams.limits import UpstreamSlot
-from gatewayd_hooks.upstreams import Delta, UpstreamCounts, UpstreamRefusal, UpstreamStrategy
+from gatewayd_hooks.upstreams import (
+    Delta,
+    UpstreamCall,
+    UpstreamCounts,
+    UpstreamRefusal,
+    UpstreamStrategy,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +87,7 @@ class RelayedRequest:
         self._estimates = [0] * len(sinks)
         self._counts: UpstreamCounts | None = None
         self._last: Delta | None = None
-        self._has_output = self._is_over = False
+        self._has_output = self._has_begun = self._is_over = False
         now = self._submitted = time.monotonic()
         self.timelines = [Timeline(now) for _ in sinks]
         self._enter(UPSTREAM_SLOT)
@@ -209,6 +216,9 @@ class RelayedRequest:
     async def _read(self, limit: asyncio.Timeout) -> None:
         terms, loop = self._terms, asyncio.get_running_loop()
         call = self._relay.call._replace(request_id=self._request.request_id)
+        if call.kind == "embedding":
+            await self._embed(call, limit)
+            return
         outputs: Any = terms.strategy.answer(call, self._exchange)
         async with contextlib.aclosing(outputs):
             async for output in outputs:
@@ -221,6 +231,29 @@ class RelayedRequest:
                     if self._last is not None:
                         seconds = min(seconds, _COUNTS_SECONDS)
                     limit.reschedule(loop.time() + seconds)
+
+    async def _embed(self, call: UpstreamCall, limit: asyncio.Timeout) -> None:
+        """Receive embeddings, which come as a whole."""
+        terms, exchange, loop = self._terms, self._exchange, asyncio.get_running_loop()
+
+        def began() -> None:
+            self._has_begun = True
+            self._enter(RELAYING)
+            limit.reschedule(loop.time() + terms.between_tokens_seconds)
+
+        upstream: Any = terms.strategy  # checked before: it embeds
+        exchange.began, exchange.most_bytes = began, most_bytes(call.body)
+        try:
+            decode = await upstream.embed(call, exchange)
+        finally:
+            exchange.began = None  # it refers back to the request
+        limit.reschedule(None)  # the rest is the gateway's time
+        found = await decoded(decode, call.body, terms.name)
+        if found.prompt_tokens is not None:
+            self._count(UpstreamCounts(found.prompt_tokens, 0))
+        if self._open:
+            self._sinks[0].embedded(found.vectors)
+        self._deliver(Delta(0, (), "stop"))
 
     def _deliver(self, delta: Delta) -> None:
         at = delta.choice
@@ -336,9 +369,14 @@ class RelayedRequest:
 
     def _timeout(self) -> UpstreamTimeout:
         terms = self._terms
+        first, between = terms.first_token_seconds, terms.between_tokens_seconds
         if self._has_output:
-            what = f"sent no token for {terms.between_tokens_seconds:g} s (between_tokens_seconds)"
+            what = f"sent no token for {between:g} s (between_tokens_seconds)"
+        elif self._has_begun:
+            what = f"did not end its answer within {between:g} s (between_tokens_seconds)"
+        elif self._relay.call.kind == "embedding":
+            what = f"did not answer within {first:g} s (first_token_seconds)"
         else:
-            what = f"sent no token within {terms.first_token_seconds:g} s (first_token_seconds)"
+            what = f"sent no token within {first:g} s (first_token_seconds)"
         self._exchange.failed(what)
         return UpstreamTimeout(f"the upstream {terms.name} {what}")

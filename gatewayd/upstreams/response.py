@@ -10,6 +10,7 @@ import aiohttp
 
 MOST_LINE_BYTES = 8 << 20
 MOST_ANSWER_BYTES = 256 << 20
+"""Unless less is expected of an answer."""
 MOST_ERROR_BYTES = 64 << 10
 _DRAIN_SECONDS = 0.5
 _MOST_RETRY_SECONDS = 3600.0
@@ -22,10 +23,17 @@ class BoundedResponse:
         status: HTTP status.
         content_type: media type in lower case, without parameters.
         retry_after: seconds of the header ``retry-after``; None without one.
+
+    Args:
+        response: the response, of which the headers have arrived.
+        most_bytes: maximum length of an answer.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(
+        self, response: aiohttp.ClientResponse, most_bytes: int = MOST_ANSWER_BYTES
+    ) -> None:
         self._response = response
+        self._most_bytes = most_bytes
         self.status = response.status
         header = response.headers.get("content-type", "")
         self.content_type = header.partition(";")[0].strip().lower()
@@ -33,14 +41,8 @@ class BoundedResponse:
 
     async def lines(self) -> AsyncIterator[bytes]:
         """See ``UpstreamResponse``."""
-        # It was told that the gateway takes none: a compressed body may be a bomb.
-        if self._response.headers.get("content-encoding", "identity") != "identity":
-            raise ValueError("its answer is compressed")
-        rest, total = bytearray(), 0
-        async for piece in self._pieces():
-            total += len(piece)
-            if total > MOST_ANSWER_BYTES:
-                raise ValueError(f"its answer has more than {MOST_ANSWER_BYTES} bytes")
+        rest = bytearray()
+        async for piece in self._answer():
             # Only the new bytes are searched: a long line may come in many pieces.
             begin, end = 0, piece.find(b"\n")
             while end >= 0:
@@ -55,6 +57,29 @@ class BoundedResponse:
                 raise ValueError(f"a line of its answer has more than {MOST_LINE_BYTES} bytes")
         if rest:
             yield bytes(rest)
+
+    async def read_answer(self) -> bytes:
+        """See ``UpstreamResponse``."""
+        return b"".join([piece async for piece in self._answer()])
+
+    async def _answer(self) -> AsyncIterator[bytes]:
+        """Iterate over the pieces of an answer.
+
+        Raises:
+            ValueError: it is compressed, or too long.
+        """
+        # It was told that the gateway takes none: a compressed body may be a bomb.
+        if self._response.headers.get("content-encoding", "identity") != "identity":
+            raise ValueError("its answer is compressed")
+        too_long = f"its answer has more than {self._most_bytes} bytes"
+        if (self._response.content_length or 0) > self._most_bytes:
+            raise ValueError(too_long)
+        total = 0
+        async for piece in self._pieces():
+            total += len(piece)
+            if total > self._most_bytes:
+                raise ValueError(too_long)
+            yield piece
 
     async def read(self) -> bytes:
         """See ``UpstreamResponse``."""

@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tests import warm
@@ -210,7 +211,10 @@ def _become(daemon: dict[str, Any]) -> None:
         sys.exit(fake_daemon.main())
     assert tuple(argv[:3]) == SERVE
     from gatewayd.cli import main
+    from gatewayd.http.server import request_id
 
+    # Otherwise all forked daemons would give the same request ids.
+    request_id._draw_bits = Random().getrandbits
     sys.argv = argv[1:]
     main()
 

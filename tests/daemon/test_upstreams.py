@@ -80,6 +80,29 @@ async def test_both_give_the_same_answers(daemons: Daemons) -> None:
         assert names == ["nano", "far"]
 
 
+async def test_both_give_the_same_embeddings(daemons: Daemons) -> None:
+    async with (
+        openai.AsyncOpenAI(base_url=f"{daemons.behind.url}/v1", api_key="the-key-behind") as near,
+        openai.AsyncOpenAI(base_url=f"{daemons.front.url}/v1", api_key="none") as far,
+    ):
+        for fields in ({}, {"dimensions": 16, "encoding_format": "float"}):
+            texts: dict[str, Any] = {"input": ["a dog", "a ship at sea", "é"], **fields}
+            direct = await near.embeddings.create(model="nano", **texts)
+            answer = await far.embeddings.with_raw_response.create(model="far", **texts)
+            relayed = answer.parse()
+            assert [one.embedding for one in relayed.data] == [one.embedding for one in direct.data]
+            assert (relayed.model, relayed.usage) == ("far", direct.usage)
+    ours = answer.headers["x-request-id"]
+    front, behind = [
+        await asyncio.to_thread(call, socket, "GET", f"/admin/requests/{ours}")
+        for socket in (daemons.front_socket, daemons.behind_socket)
+    ]
+    assert (front["endpoint"], front["outcome"]) == ("/v1/embeddings", "stop")
+    assert {"upstream", "relaying"} <= front["causes"].keys()
+    assert "prefill" in behind["causes"]
+    assert front["prompt_tokens"] == relayed.usage.prompt_tokens
+
+
 async def test_a_request_is_explained_by_both_under_one_id(daemons: Daemons) -> None:
     async with httpx.AsyncClient(base_url=daemons.front.url, timeout=60) as http:
         answer = await http.post(

@@ -49,6 +49,9 @@ from gatewayd_hooks.requests.tables import RequestTable
 T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)
 
+_OWN_FIELDS = ("truncate_prompt_tokens", "normalize")
+"""Fields by which protocols say what their APIs do with long texts and vectors."""
+
 
 @dataclass(slots=True, eq=False, repr=False)
 class ProtocolExchange:
@@ -244,6 +247,9 @@ class ServedGateway:
         try:
             checked = await self._checked(EmbeddingRequest, body, request)
             services = self._services.serving(checked.model)
+            if not isinstance(services.target, ModelTarget):
+                # Of this gateway alone; an upstream does what its own API says.
+                checked = checked.model_copy(update=dict.fromkeys(_OWN_FIELDS))
             work = await self._embeddings.work(
                 services,
                 checked,
@@ -254,9 +260,15 @@ class ServedGateway:
             )
             # Without a disconnect signal: the handler's task is cancelled.
             found = await pool_prompts(services, work, None)
-            vectors = await run_in_thread(
-                lambda: truncate_and_normalize(checked, found.make()).tolist()
-            )
+
+            def made() -> list[list[float]]:
+                vectors = found.make()
+                if not found.is_final:
+                    vectors = truncate_and_normalize(checked, vectors)
+                shown: list[list[float]] = vectors.tolist()
+                return shown
+
+            vectors = await run_in_thread(made)
         except GatewayError as error:
             raise_refusal(error)
         exchange.extra_headers = found.headers

@@ -5,11 +5,13 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 
+from gatewayd.catalogue.target import UpstreamTarget
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.pooling import PoolingInput, Vectors, normalize
+from gatewayd.http.vectors.relayed import relayed_work
 from gatewayd.http.vectors.routes import VectorResponse, VectorRoute
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -42,7 +44,17 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
         *,
         endpoint: str = "",
     ) -> Work:
-        """Validate the dimensions and encode the texts."""
+        """Validate the dimensions and encode the texts; an upstream does both itself."""
+        target = services.target
+        if isinstance(target, UpstreamTarget):
+            return relayed_work(
+                target,
+                request,
+                request_id=request_id,
+                endpoint=endpoint or self.label,
+                arrival=arrival,
+                principal=principal,
+            )
         model = await services.loaded_model()
         if request.dimensions is not None and request.dimensions > model.hidden_size:
             raise InvalidRequest(
@@ -58,7 +70,10 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
         """Encode the response, with each vector as numbers or base64."""
         is_base64 = request.encoding_format == "base64"
         rows = []
-        for at, vector in enumerate(truncate_and_normalize(request, answered.vectors)):
+        vectors = answered.vectors
+        if not answered.is_final:
+            vectors = truncate_and_normalize(request, vectors)
+        for at, vector in enumerate(vectors):
             # One at a time, because numbers take much memory as objects.
             shown = b64encode(vector.astype("<f4")).decode() if is_base64 else vector.tolist()
             row = b'{"object":"embedding","index":%d,"embedding":%b}'

@@ -24,6 +24,7 @@ from gatewayd.http.vectors.prompts import (
     prompt_batches,
     run_prompts,
 )
+from gatewayd.pipeline.relayed_choice import RelayedChoice
 from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -97,6 +98,8 @@ async def pooling_work(
         arrival=arrival,
         principal=principal,
         model=request.model or services.name,
+        # A route's requests are charged as those of its target.
+        charged_as=services.target.name if request.model in services.catalogue.routes else "",
     )
 
 
@@ -166,6 +169,7 @@ class PooledPrompts(NamedTuple):
         cached_tokens: of these, prefix-cache hits.
         timing: of the last batch.
         headers: of the response.
+        is_final: whether an upstream made the vectors: as requested, and of their own length.
     """
 
     make: Callable[[], Vectors]
@@ -173,12 +177,15 @@ class PooledPrompts(NamedTuple):
     cached_tokens: int
     timing: RequestTiming
     headers: list[Header]
+    is_final: bool = False
 
 
 async def pool_prompts(
     services: Services, work: Work, disconnect: DisconnectSignal | None
 ) -> PooledPrompts:
     """Run all prompts on the engines, in batches so that other requests can interleave.
+
+    An upstream gets all inputs in one request.
 
     Args:
         services: of the gateway.
@@ -189,6 +196,8 @@ async def pool_prompts(
         GatewayError: the request failed.
         ClientGone: the client disconnected.
     """
+    if work.requests[0].relay is not None:
+        return await _relay(services, work, disconnect)
     sums_by_prompt: list[list[tuple[int, bytes]]] = []
     prompt_tokens = cached_tokens = 0
     for batch in await _prompt_batches(services, work.requests):
@@ -202,6 +211,26 @@ async def pool_prompts(
             headers = answer_headers(generation, services.fleet.room)
     make = _vectors_of(sums_by_prompt, work.requests)
     return PooledPrompts(make, prompt_tokens, cached_tokens, timing, headers)
+
+
+async def _relay(
+    services: Services, work: Work, disconnect: DisconnectSignal | None
+) -> PooledPrompts:
+    """Get the vectors of an upstream."""
+    async with run_prompts(services, work, disconnect) as generation:
+        choice = generation.choices[0]
+        vectors = choice.vectors if isinstance(choice, RelayedChoice) else None
+        if vectors is None:
+            raise InternalError("an upstream has ended a request without embeddings")
+        found: Vectors = vectors
+        return PooledPrompts(
+            lambda: found,
+            generation.prompt_tokens,
+            generation.cached_tokens,
+            generation.timing,
+            answer_headers(generation, services.fleet.room),
+            is_final=True,
+        )
 
 
 async def _prompt_batches(

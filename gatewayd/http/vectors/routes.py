@@ -29,12 +29,14 @@ class VectorResponse(NamedTuple):
         model: the requested name.
         tokens: of all prompts.
         vectors: of the texts, in order, shape ``[texts, hidden_size]``.
+        is_final: whether they are those of an upstream, which are not changed.
     """
 
     id: str
     model: str
     tokens: int
     vectors: Vectors
+    is_final: bool = False
 
     @property
     def usage(self) -> dict[str, int]:
@@ -107,7 +109,11 @@ class VectorRoute(ABC, Generic[RequestT]):
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
         # Including `make`, which adds up the hidden states.
         body = await run_in_thread(
-            lambda: self.write(request, VectorResponse(id, name, tokens, found.make()))
+            lambda: self.write(
+                request, VectorResponse(id, name, tokens, found.make(), found.is_final)
+            )
         )
         headers = [JSON_HEADER, *ignored_header(ignored), *found.headers]
+        if request.model in services.catalogue.routes:
+            headers.append((b"x-gatewayd-target", services.target.name.encode()))
         await send_body(send, body, headers=headers)

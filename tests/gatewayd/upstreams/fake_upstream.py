@@ -80,6 +80,7 @@ async def fake_upstream(*answers: Answer) -> AsyncIterator[FakeUpstream]:
     app.router.add_post("/v1/chat/completions", found.handle)
     app.router.add_post("/v1/completions", found.handle)
     app.router.add_post("/v1/messages", found.handle)
+    app.router.add_post("/v1/embeddings", found.handle)
     app.router.add_get("/v1/models", found.probe)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

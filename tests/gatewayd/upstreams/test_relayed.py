@@ -213,7 +213,7 @@ async def test_usage_of_requests_is_the_upstreams(text: TextModel) -> None:
         ("/v1/chat/completions", {**CHAT, "return_token_ids": True}, "return_token_ids"),
         ("/v1/completions", {"prompt": [5, 6]}, "prompt"),
         ("/v1/completions", {"prompt": "hi", "max_tokens": 0, "echo": True}, "echo"),
-        ("/v1/embeddings", {"input": "hi"}, "model"),
+        ("/v1/rerank", {"query": "hi", "documents": ["ho"]}, "model"),
         ("/tokenize", {"prompt": "hi"}, "model"),
     ],
 )

@@ -88,6 +88,10 @@ class Control:
         self.on_reload: Callable[[], None] = lambda: None
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
+    def changes_for_version(self) -> Overrides | None:
+        """Return the operators' changes with which a version of the model begins its trial."""
+        return None if self._kept is None else self._kept.copy()
+
     def succeed(self, other: Control) -> None:
         """Continue as the control of a model whose version is promoted: its name, its record."""
         self._kept = other._kept

@@ -13,7 +13,7 @@ from gatewayd.errors import EngineUnavailable, ModelNotFound
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
 
-class Split(NamedTuple):
+class VersionSplit(NamedTuple):
     """A version of a model on trial, and the route between it and the present one."""
 
     version: Target
@@ -34,7 +34,7 @@ class Catalogue:
         self.routes = {route.name: route for route in routes}
         self._by_name: dict[str, Target] = {}
         # Versions of models on trial, and the splits that alone lead to them.
-        self._splits: dict[Target, Split] = {}
+        self._splits: dict[Target, VersionSplit] = {}
         self._starting: list[Target] | None = None  # from the first look on
         self._set(targets)
 
@@ -105,7 +105,7 @@ class Catalogue:
             version: another one, that no name stands for.
             route: chooses between them; its targets are their own names.
         """
-        self._splits[stable] = Split(version, route)
+        self._splits[stable] = VersionSplit(version, route)
 
     def is_divided(self, target: Target) -> bool:
         """Whether another version of a model is on trial."""

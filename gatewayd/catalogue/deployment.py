@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 
 import msgspec
 
-from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.config.slo import SloTable
+from gatewayd.errors import EngineLost, GatewayError, NumericalError
 from gatewayd.metrics.routes import RouteCollector
 from gatewayd.metrics.slo import ALL, judge
 from gatewayd.plugins.model_router import FencedModelRouter
@@ -17,16 +18,17 @@ from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd.tracing.route_record import ABANDONED, ANSWERED
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_hooks.targets.model_routing import (
-    CONTEXT,
-    OVERLOADED,
-    UNSUPPORTED,
+    LOST,
+    NUMERICAL,
     CandidateView,
     Decision,
     RoutedRequest,
 )
 
-_BLAMELESS = (ANSWERED, ABANDONED, CONTEXT, UNSUPPORTED, OVERLOADED)
-"""Outcomes of attempts that say nothing against a version; a full queue shows in its SLOs."""
+_FAULTS = (LOST, NUMERICAL, GatewayError.code)
+"""Outcomes of attempts that are a version's fault; others are of clients and operators."""
+_FAULT_CODES = (EngineLost.code, NumericalError.code, GatewayError.code)
+_LEAST_WINDOW = 200
 
 
 class RollbackRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,34 +45,62 @@ class RollbackRule(msgspec.Struct, frozen=True, kw_only=True):
     least_goodput: float | None = None
     least_requests: int = 50
 
+    @property
+    def window(self) -> int:
+        """Number of latest requests by which it is judged."""
+        return max(_LEAST_WINDOW, self.least_requests)
+
 
 @dataclass(slots=True)
 class VersionFigures:
     """Requests of one version since its deployment.
 
     Attributes:
-        requests: attempts at it.
-        errors: attempts that failed by its fault, and answers that broke off.
+        window: number of latest requests by which it is judged.
+        requests: that it answered, or failed by its fault.
+        errors: of these, failed, or answers that broke off.
         judged: requests that their SLOs judge.
         good: of these, met all SLOs of their class.
     """
 
+    window: int = _LEAST_WINDOW
     requests: int = 0
     errors: int = 0
     judged: int = 0
     good: int = 0
+    _failed: deque[bool] = field(init=False)
+    _good: deque[bool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._failed, self._good = deque(maxlen=self.window), deque(maxlen=self.window)
+
+    def answered(self) -> None:
+        """Count a request that it answers, or whose answer it has begun."""
+        self.requests += 1
+        self._failed.append(False)
+
+    def failed(self, *, had_begun: bool = False) -> None:
+        """Count a failure; of an answer that had begun, its request is counted already."""
+        self.requests += not had_begun
+        self.errors += 1
+        self._failed.append(True)
+
+    def judge(self, *, is_good: bool) -> None:
+        """Count whether a request met its SLOs."""
+        self.judged += 1
+        self.good += is_good
+        self._good.append(is_good)
 
     def breach(self, rule: RollbackRule) -> str:
-        """Return why a rule is broken, in a sentence; empty if it is kept."""
-        if self.requests < rule.least_requests:
-            return ""
-        errors = self.errors / max(1, self.requests)
-        if rule.most_errors is not None and errors > rule.most_errors:
-            return f"{self.errors} of {self.requests} requests failed"
-        if rule.least_goodput is not None and self.judged >= rule.least_requests:
-            goodput = self.good / self.judged
-            if goodput < rule.least_goodput:
-                return f"{self.good} of {self.judged} requests met their SLOs"
+        """Return why a rule is broken by the latest requests, in words; empty if it is kept."""
+        count, errors = len(self._failed), sum(self._failed)
+        is_known = count >= rule.least_requests
+        if is_known and rule.most_errors is not None and errors > rule.most_errors * count:
+            return f"{errors} of the latest {count} requests failed"
+        count, good = len(self._good), sum(self._good)
+        is_known = count >= rule.least_requests
+        if is_known and rule.least_goodput is not None and good < rule.least_goodput * count:
+            return f"{good} of the latest {count} requests met their SLOs"
         return ""
 
 
@@ -83,7 +113,7 @@ class ShadowFigures:
         equal: of these, the same text.
         sampled: answers to requests that draw, whose text need not be the same.
         failed: copies without an answer.
-        dropped: copies that were not sent, as too many others waited.
+        dropped: copies that were not sent, as too many others waited or the version is not loaded.
         common: sum of the shares of text that compared answers begin with alike.
     """
 
@@ -111,26 +141,36 @@ class AttemptCounter(RouteCollector):
     def attempted(self, route: str, target: str, outcome: str) -> None:
         """See ``RouteCollector``."""
         self._shared.attempted(route, target, outcome)
-        figures = self._figures[target]
-        figures.requests += 1
-        figures.errors += outcome not in _BLAMELESS
+        if outcome in (ANSWERED, ABANDONED):
+            self._figures[target].answered()
+        elif outcome in _FAULTS:
+            self._figures[target].failed()
 
 
 class VersionRouter(FencedModelRouter):
-    """Chooses a version; what fails at the one on trial goes to the present one, not vice versa.
+    """Chooses a version by what the split draws; what fails at the one on trial goes to the other.
+
+    The present version answers alone while the other is not loaded, and never leaves a request to
+    it: a conversation does not go back and forth because an engine restarts.
 
     Attributes:
         stable: name of the present version's target.
+        is_loaded: whether the version on trial is loaded.
     """
 
     stable = ""
+    is_loaded: Callable[[], bool]
 
     def route(self, request: RoutedRequest, candidates: Sequence[CandidateView]) -> Decision:
         """See ``FencedModelRouter``."""
         decision = super().route(request, candidates)
-        order = list(decision.order)
-        last = order.index(self.stable) if self.stable in order else len(order)
-        return replace(decision, order=order[: last + 1])
+        scores = decision.scores
+        other = next(one.name for one in candidates if one.name != self.stable)
+        is_chosen = scores.get(other, 0.0) > scores.get(self.stable, 0.0)
+        if is_chosen and self.is_loaded():
+            return Decision([other, self.stable], decision.reason, scores)
+        reason = "the version on trial is not loaded" if is_chosen else decision.reason
+        return Decision([self.stable], reason, scores)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -141,10 +181,8 @@ class Deployment:
         stable: the present version; its names are those of the model.
         version: the one on trial, which requests reach by the split alone.
         weight: share of the requests that go to it.
-        by: what keeps requests at one version: ``key``, ``tenant`` or ``conversation``.
         shadow: share of the other requests that are copied to it.
         rule: when it is rolled back.
-        split: the route between the two.
         figures: of each version, by the name of its target.
         shadowed: of the copies.
     """
@@ -152,10 +190,8 @@ class Deployment:
     stable: ModelTarget
     version: ModelTarget
     weight: float
-    by: str
     shadow: float
     rule: RollbackRule
-    split: ModelRoute
     figures: dict[str, VersionFigures]
     shadowed: ShadowFigures
 
@@ -191,12 +227,15 @@ def _listener(
     figures: VersionFigures, table: Callable[[], SloTable]
 ) -> Callable[[LatencyRecord], None]:
     def listen(record: LatencyRecord) -> None:
-        # Failures before the first output are attempts of the split, and have no record here.
-        if record.outcome == "error" and record.first is not None:
-            figures.errors += 1
+        if record.outcome == "error":
+            route, why = record.route, record.why
+            if why is None or why.code not in _FAULT_CODES:
+                return  # the client's, or an operator's: neither do its SLOs count
+            # Failures before the first output are attempts of the split, counted as such.
+            if route is not None and route.attempts and route.attempts[-1].outcome == ANSWERED:
+                figures.failed(had_begun=True)
         targets = getattr(table(), Priority(record.priority).name.lower())
         if (is_good := judge(record, targets).get(ALL)) is not None:
-            figures.judged += 1
-            figures.good += is_good
+            figures.judge(is_good=is_good)
 
     return listen

@@ -37,7 +37,7 @@ class ModelRoute:
         router: chooses among them.
         facts: of targets that have any, by name.
         metrics: counts the attempts.
-        charged_as: name by which its answers are charged; empty for that of the target.
+        is_split: whether its targets are versions of one model, charged by the requested name.
         shadow: takes a request that goes to the target of the route's own name, and returns what
             makes it keep its answer, to be compared; None if it does not. None for no request.
     """
@@ -47,7 +47,7 @@ class ModelRoute:
     router: FencedModelRouter
     facts: Mapping[str, CandidateFacts] = field(default_factory=dict)
     metrics: RouteCollector = field(default_factory=RouteCollector)
-    charged_as: str = ""
+    is_split: bool = False
     shadow: Callable[[Any], Callable[[Work], Work] | None] | None = None
 
     def candidates(self, served: Sequence[tuple[str, Target]]) -> list[CandidateView]:

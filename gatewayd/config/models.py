@@ -79,14 +79,15 @@ def merged_for(entry: ModelEntry, name: str, base: Mapping[str, Any]) -> dict[st
     merged["model"] = {key: getattr(entry, key) for key in MODEL_KEYS} | {"served_name": name}
     for table in MODEL_TABLES:
         if changes := getattr(entry, table):
-            merged[table] = _merge(merged.get(table, {}), changes)
+            merged[table] = merge(merged.get(table, {}), changes)
     return merged
 
 
-def _merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the keys that another one sets, also in the tables below."""
     merged = dict(base)
     for key, value in changes.items():
         below = merged.get(key)
         both = isinstance(value, Mapping) and isinstance(below, Mapping)
-        merged[key] = _merge(merged[key], value) if both else value
+        merged[key] = merge(merged[key], value) if both else value
     return merged

@@ -16,7 +16,7 @@ from gatewayd.admin.snapshots.snapshot import Sources
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
 from gatewayd.catalogue.residency_metrics import ResidencyCollector
-from gatewayd.config.catalogue import check_names, model_configs, stated_names
+from gatewayd.config.catalogue import ModelConfig, check_names, model_configs, stated_names
 from gatewayd.config.tables import Config
 from gatewayd.daemon.admin import compose_admin
 from gatewayd.daemon.banner import ReadyMessage
@@ -65,9 +65,10 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         # What can fail without cleanup comes first: nothing else is open yet.
         # Once: a pull may change what a name means while the daemon starts.
         models = model_configs(config)
-        files = {model.name: ServedFiles.find(model.config) for model in models}
+        files = {model.name: _files_of(model) for model in models}
         # Only now: without `served_name` the name of `[model]` comes from its files.
-        own = served_name(models[0].config) if models[0].name is None else None
+        is_found = isinstance(files.get(None), ServedFiles)
+        own = served_name(models[0].config) if is_found else None
         check_names(models, config, own)
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
@@ -87,6 +88,31 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         return parts
 
 
+def _files_of(model: ModelConfig) -> ServedFiles | Exception:
+    """Find the files of a model; the error if it has none: a version of it may be promoted."""
+    try:
+        return ServedFiles.find(model.config)
+    except (OSError, ValueError) as error:
+        return error
+
+
+def _found(
+    files: Mapping[str | None, ServedFiles | Exception], file: Config, config: Config
+) -> dict[str | None, ServedFiles]:
+    """Return the files that were found.
+
+    Raises:
+        StartError: those of a model that is to be served were not.
+    """
+    stated = {model.name: model.config.model.path for model in model_configs(file)}
+    wanted = {model.name: model.config.model.path for model in model_configs(config)}
+    for name, found in files.items():
+        # Without an operator's change there is nothing else to serve under its name.
+        if isinstance(found, Exception) and name in wanted and wanted[name] == stated[name]:
+            raise StartError(str(found)) from found
+    return {name: found for name, found in files.items() if isinstance(found, ServedFiles)}
+
+
 def _close_plugins(models: Iterable[ModelParts]) -> None:
     for model in models:
         model.plugged.close()
@@ -97,7 +123,7 @@ def _compose_with_store(
     options: DaemonOptions,
     drain: Callable[[str], None],
     listening: HttpListeners,
-    files: Mapping[str | None, ServedFiles],
+    files: Mapping[str | None, ServedFiles | Exception],
     durable: PersistentResources,
     undo: ExitStack,
 ) -> DaemonParts:
@@ -108,7 +134,10 @@ def _compose_with_store(
     build = partial(build_model, options, durable.overrides, metrics)
     models: list[ModelParts] = []
     undo.callback(_close_plugins, models)
-    local_models = LocalModels(compose_models(config, files, build, models))
+    sources = compose_models(config, _found(files, file, config), build, models)
+    if not models:
+        raise StartError("no model can be served; the errors above say why")
+    local_models = LocalModels(sources)
     first = models[0]
     residency = compose_residency(config, models)
     undo.callback(residency.close)
@@ -137,11 +166,13 @@ def _compose_with_store(
     routes = compose_routes(config, targets, stated, plugged, metrics.routes)
     undo.callback(close_routes, routes)
     catalogue = Catalogue(targets, routes)
-    fleets = Fleets(models, residency, upstreams)
+    ending: list[ModelParts] = []
+    fleets = Fleets(models, residency, upstreams, ending)
 
-    def on_added(model: ModelParts) -> None:
+    def on_added(model: ModelParts) -> Callable[[], object]:
         model.fleet.set_quotas(durable.tenancy.directory.quotas)
         fleets.watch(model)
+        return partial(fleets.unwatch, model)
 
     served = ServedModels(
         models,
@@ -151,6 +182,7 @@ def _compose_with_store(
         build,
         local_models,
         on_added,
+        ending,
         config=config,
         file=file,
     )

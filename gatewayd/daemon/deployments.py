@@ -8,14 +8,12 @@ an operator if it breaks its rule.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from pydantic import ValidationError
 
 from gatewayd.admin.changes import ChangeRefused
 from gatewayd.admin.models import state_of
@@ -48,14 +46,12 @@ from gatewayd.wire.deployments import (
     ShadowRow,
     VersionRow,
 )
-from gatewayd_hooks.host.settings import problems_in
 
 _log = logging.getLogger("gatewayd.daemon")
 
 _JUDGE_SECONDS = 1.0
 _GRACE_SECONDS = 600.0
 _RULE = "the rollback rule"
-_NAMES = ("served_names",)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -66,9 +62,11 @@ class _OnTrial:
     model: ModelParts
     version: ModelParts
     deployment: Deployment
+    copies: ShadowCopies
     ends: tuple[Callable[[], None], ...]
 
     def close(self) -> None:
+        """End the copies, the figures and the split."""
         for end in self.ends:
             end()
 
@@ -82,6 +80,10 @@ class Deployments:
         plugged: loads the split between versions.
         metrics: counts the attempts at versions as those of routes.
         records: persists deployments.
+
+    Attributes:
+        served: as given.
+        services_of: returns the services of a target; set when the daemon is composed.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class Deployments:
         metrics: RouteCollector,
         records: DeploymentRecords,
     ) -> None:
-        self._served = served
+        self.served = served
         self._catalogue = catalogue
         self._plugged = plugged
         self._metrics = metrics
@@ -100,6 +102,10 @@ class Deployments:
         self._lock = asyncio.Lock()
         self._on_trial: dict[str, _OnTrial] = {}
         self._rolled_back: dict[str, str] = {}
+        self._not_restored: dict[str, str] = {}
+        self._is_closed = False
+        # Since the start: metrics of a promoted version keep its name until the end.
+        self._used: set[str] = set()
         self.services_of: Callable[[Target], Services] | None = None
 
     async def deploy(self, name: str, body: DeployBody, who: str) -> DeploymentTerms:
@@ -114,22 +120,20 @@ class Deployments:
             ChangeRefused: it cannot be served, or a term is not valid.
         """
         async with self._lock:
-            model = self._served.find(name)
+            model = self.served.find(name)
             if model is None or model.is_on_trial:
                 raise ChangeRefused(f"there is no local model {name!r}")
             name = model.name
             before = self._on_trial.get(name)
-            terms = self._terms(name, body, before)
+            terms = self._terms(model, body, before)
             if before is not None:
-                # The version stays loaded; its figures begin anew.
+                # The version stays loaded; its figures begin at zero.
                 before.close()
                 self._begin(terms, model, before.version)
             else:
-                version = await self._served.add_version(
-                    name, terms.version, _entry_of(terms.table)
-                )
-                self._begin(terms, model, version)
+                await self._load(terms, model)
             self._rolled_back.pop(name, None)
+            self._not_restored.pop(name, None)
             self._records.persist(name, msgspec.to_builtins(terms), who)
             _log.warning(
                 "%s of %s by %s: %.4g of its requests", terms.version, name, who, terms.weight
@@ -143,17 +147,21 @@ class Deployments:
             Name of the version.
 
         Raises:
-            ChangeRefused: there is no deployment.
+            ChangeRefused: there is no deployment, or the version is not loaded.
         """
         async with self._lock:
-            self._check_ready(name)
-            trial = self._end(name)
-            await self._served.promote(
-                trial.model, trial.version, _entry_of(trial.terms.table), seconds, who
-            )
-            self._records.persist(trial.deployment.name, None, who)
-            _log.warning("%s promoted to %s by %s", trial.terms.version, name, who)
-            return trial.terms.version
+            trial = self._find(name)
+            version = trial.terms.version
+            if trial.version.fleet.condition != "ready":
+                raise ChangeRefused(
+                    f"{version} is not loaded: `gatewayd model versions` shows its state"
+                )
+            entry = ModelEntry.model_validate(trial.terms.table)
+            also = self._records.row(trial.deployment.name, None, who)
+            self.served.promote(trial.model, trial.version, entry, seconds, who, also)
+            self._forget(trial)
+            _log.warning("%s promoted to %s by %s", version, name, who)
+            return version
 
     async def roll_back(self, name: str, seconds: float, who: str) -> str:
         """End a deployment: the present version stays; running requests of both are finished.
@@ -165,10 +173,11 @@ class Deployments:
             ChangeRefused: there is no deployment.
         """
         async with self._lock:
-            trial = self._end(name)
-            self._records.persist(trial.deployment.name, None, who)
-            _log.warning("%s of %s rolled back by %s", trial.terms.version, name, who)
-            await self._served.remove_version(trial.version, seconds)
+            if self._not_restored.pop(name, None) is not None:
+                self._records.persist(name, None, who)
+                return f"the version of {name}"
+            trial = self._find(name)
+            self._end(trial, seconds, who)
             return trial.terms.version
 
     async def run(self) -> None:
@@ -176,67 +185,90 @@ class Deployments:
         for name, value in self._records.present.items():
             try:
                 await self._restore(name, value)
-            except (ChangeRefused, msgspec.ValidationError) as error:
+            except Exception as error:  # noqa: BLE001 - the models are served without it
                 _log.error("the deployment of a version of %s is not restored: %s", name, error)
+                self._not_restored[name] = str(error)
         while True:
             await asyncio.sleep(_JUDGE_SECONDS)
             for name, trial in list(self._on_trial.items()):
-                if breach := trial.deployment.breach:
-                    self._rolled_back[name] = f"{trial.terms.version}: {breach}"
-                    _log.error("%s of %s is rolled back: %s", trial.terms.version, name, breach)
-                    # An operator may have ended it meanwhile.
-                    with contextlib.suppress(ChangeRefused):
-                        await self.roll_back(name, _GRACE_SECONDS, _RULE)
+                try:
+                    await self._judge(name, trial)
+                except Exception:  # noqa: BLE001 - the rules of others are still kept
+                    _log.exception("%s of %s could not be judged", trial.terms.version, name)
 
     def view(self) -> DeploymentsView:
         """Describe all deployments."""
-        return DeploymentsView([_row(one) for one in self._on_trial.values()], self._rolled_back)
+        rows = [_row(one) for one in self._on_trial.values()]
+        return DeploymentsView(rows, self._rolled_back, self._not_restored)
+
+    def close(self) -> None:
+        """End the copies and the rules, because the daemon stops: engines end by that."""
+        self._is_closed = True
+        for trial in self._on_trial.values():
+            trial.copies.close()
+
+    async def wait_ended(self) -> None:
+        """Wait until versions that were replaced have ended."""
+        await self.served.wait_ended()
+
+    async def _judge(self, name: str, trial: _OnTrial) -> None:
+        async with self._lock:
+            # An operator may have ended it or changed its terms meanwhile.
+            if self._is_closed or self._on_trial.get(name) is not trial:
+                return
+            breach = trial.deployment.breach
+            if trial.version.fleet.is_over:
+                breach = f"its engines have failed: {trial.version.fleet.failure}"
+            if breach:
+                _log.error("%s of %s is rolled back: %s", trial.terms.version, name, breach)
+                self._rolled_back[name] = f"{trial.terms.version}: {breach}"
+                self._end(trial, _GRACE_SECONDS, _RULE)
 
     async def _restore(self, name: str, value: Any) -> None:  # noqa: ANN401 - JSON
         terms = msgspec.convert(value, DeploymentTerms)
         async with self._lock:
-            model = self._served.find(name)
+            model = self.served.find(name)
             if model is None:
                 raise ChangeRefused("the model is not served")
-            entry = _entry_of(terms.table)
-            self._begin(terms, model, await self._served.add_version(name, terms.version, entry))
+            await self._load(terms, model)
+
+    async def _load(self, terms: DeploymentTerms, model: ModelParts) -> None:
+        entry = ModelEntry.model_validate(terms.table)
+        version = await self.served.add_version(model, terms.version, entry)
+        try:
+            self._begin(terms, model, version)
+        except BaseException:
+            self.served.remove_version(version, 0.0)
+            raise
 
     def _begin(self, terms: DeploymentTerms, model: ModelParts, version: ModelParts) -> None:
-        stable, trial = model.target, version.target
-        figures = {one.name: VersionFigures() for one in (stable, trial)}
-        weights = {stable.name: 1 - terms.weight, trial.name: terms.weight}
-        targets = [stable.name, trial.name]
-        entry = RouteEntry.model_validate(
-            {"strategy": "split", "targets": targets, "split": {"weights": weights, "by": terms.by}}
-        )
-        router = open_router(stable.name, entry, self._plugged, VersionRouter)
-        router.stable = stable.name
         if self.services_of is None:
             raise RuntimeError("the daemon is not composed yet")
-        shadowed = ShadowFigures()
-        copies = ShadowCopies(terms.shadow, shadowed, self.services_of(trial))
-        split = ModelRoute(
-            name=stable.name,
-            targets=tuple(targets),
-            router=router,
-            metrics=AttemptCounter(self._metrics, figures),
-            charged_as=stable.name,
-            shadow=copies.record if terms.shadow else None,
+        stable, trial = model.target, version.target
+        self._used.add(trial.name)
+        rule = RollbackRule(
+            most_errors=terms.most_errors,
+            least_goodput=terms.least_goodput,
+            least_requests=terms.least_requests,
         )
         deployment = Deployment(
             stable=stable,
             version=trial,
             weight=terms.weight,
-            by=terms.by,
             shadow=terms.shadow,
-            rule=RollbackRule(
-                most_errors=terms.most_errors,
-                least_goodput=terms.least_goodput,
-                least_requests=terms.least_requests,
-            ),
-            split=split,
-            figures=figures,
-            shadowed=shadowed,
+            rule=rule,
+            figures={one.name: VersionFigures(rule.window) for one in (stable, trial)},
+            shadowed=ShadowFigures(),
+        )
+        copies = ShadowCopies(terms.shadow, deployment.shadowed, self.services_of(trial))
+        router = self._router(terms, stable.name, version)
+        split = ModelRoute(
+            name=stable.name,
+            targets=(stable.name, trial.name),
+            router=router,
+            metrics=AttemptCounter(self._metrics, deployment.figures),
+            is_split=True,
+            shadow=copies.record if terms.shadow else None,
         )
         ends = (
             deployment.judge_by(lambda: model.control.config.slo),
@@ -250,49 +282,71 @@ class Deployments:
             model=model,
             version=version,
             deployment=deployment,
+            copies=copies,
             ends=ends,
         )
 
-    def _check_ready(self, name: str) -> None:
-        for trial in self._on_trial.values():
-            if name in trial.model.target.names and not trial.version.fleet.is_ready:
-                raise ChangeRefused(
-                    f"{trial.terms.version} is not ready: `gatewayd model versions` shows its state"
-                )
+    def _router(self, terms: DeploymentTerms, stable: str, version: ModelParts) -> VersionRouter:
+        name = version.target.name
+        weights = {stable: 1 - terms.weight, name: terms.weight}
+        entry = RouteEntry.model_validate(
+            {
+                "strategy": "split",
+                "targets": [stable, name],
+                "split": {"weights": weights, "by": terms.by},
+            }
+        )
+        router = open_router(stable, entry, self._plugged, VersionRouter)
+        router.stable = stable
+        router.is_loaded = lambda: version.fleet.condition == "ready"
+        return router
 
-    def _end(self, name: str) -> _OnTrial:
-        model = self._served.find(name)
-        trial = self._on_trial.pop(name if model is None else model.name, None)
+    def _find(self, name: str) -> _OnTrial:
+        model = self.served.find(name)
+        trial = self._on_trial.get(name if model is None else model.name)
         if trial is None:
             raise ChangeRefused(f"no version of {name!r} is on trial")
-        self._catalogue.unite(trial.deployment.stable)
-        trial.close()
         return trial
 
-    def _terms(self, name: str, body: DeployBody, before: _OnTrial | None) -> DeploymentTerms:
+    def _end(self, trial: _OnTrial, seconds: float, who: str) -> None:
+        self._catalogue.unite(trial.deployment.stable)
+        self._forget(trial)
+        self._records.persist(trial.deployment.name, None, who)
+        self.served.remove_version(trial.version, seconds)
+        _log.warning("%s of %s rolled back by %s", trial.terms.version, trial.deployment.name, who)
+
+    def _forget(self, trial: _OnTrial) -> None:
+        del self._on_trial[trial.deployment.name]
+        trial.close()
+
+    def _terms(
+        self, model: ModelParts, body: DeployBody, before: _OnTrial | None
+    ) -> DeploymentTerms:
         given = {
             field: value
             for field in body.__struct_fields__
             if (value := getattr(body, field)) is not msgspec.UNSET
         }
-        if before is None:
-            if "table" not in given:
-                raise ChangeRefused(f"no version of {name!r} is on trial: give the path of one")
-            terms = DeploymentTerms(version=self._free_name(name), **given)
-        elif "table" in given:
+        if before is not None and "table" in given:
             raise ChangeRefused(
                 f"{before.terms.version} is on trial: promote it or roll it back first"
             )
-        else:
+        if before is not None:
             terms = msgspec.structs.replace(before.terms, **given)
+        elif "path" not in given.get("table", {}):
+            raise ChangeRefused(f"no version of {model.name!r} is on trial: give the path of one")
+        else:
+            entry = self.served.table_of_version(model, given["table"])
+            given["table"] = entry.model_dump(mode="json", exclude_unset=True)
+            terms = DeploymentTerms(version=self._free_name(model.name), **given)
         _check(terms)
         return terms
 
     def _free_name(self, name: str) -> str:
         number = 2
-        while f"{name}-v{number}" in self._catalogue or self._served.find(f"{name}-v{number}"):
+        while (version := f"{name}-v{number}") in self._used or version in self._catalogue:
             number += 1
-        return f"{name}-v{number}"
+        return version
 
 
 def _check(terms: DeploymentTerms) -> None:
@@ -310,20 +364,6 @@ def _check(terms: DeploymentTerms) -> None:
         raise ChangeRefused(
             f"least_requests is {terms.least_requests}; it must be from 1 to 1000000"
         )
-
-
-def _entry_of(table: Mapping[str, Any]) -> ModelEntry:
-    """Read the table of a version.
-
-    Raises:
-        ChangeRefused: it is not valid.
-    """
-    if wrong := [name for name in _NAMES if name in table]:
-        raise ChangeRefused(f"{wrong[0]}: a version has its model's names")
-    try:
-        return ModelEntry.model_validate(table)
-    except ValidationError as error:
-        raise ChangeRefused("; ".join(problems_in(ModelEntry, error))) from None
 
 
 def _row(trial: _OnTrial) -> DeploymentRow:

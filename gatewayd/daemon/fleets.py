@@ -27,6 +27,7 @@ class Fleets:
         models: parts of each model, at least one; more may be added while they run.
         residency: loads and unloads them.
         upstreams: parts of each upstream.
+        ending: parts of models that are served no more and finish their requests.
     """
 
     def __init__(
@@ -34,15 +35,17 @@ class Fleets:
         models: Sequence[ModelParts],
         residency: ModelResidency,
         upstreams: Sequence[UpstreamParts] = (),
+        ending: Sequence[ModelParts] = (),
     ) -> None:
         self._models = models
         self._residency = residency
         self._upstreams = upstreams
+        self._ending = ending
         self._failing: dict[EngineFleet, asyncio.Task[str]] = {}
 
     @property
     def _all(self) -> Sequence[EngineFleet | UpstreamFleet]:
-        engines = [model.fleet for model in self._models]
+        engines = [model.fleet for model in (*self._models, *self._ending)]
         return [*engines, *[upstream.fleet for upstream in self._upstreams]]
 
     def start(self) -> None:
@@ -95,6 +98,11 @@ class Fleets:
         """Fail the requests of a model when all of its engines have failed."""
         failing = asyncio.create_task(model.fleet.wait_failed(), name=f"engines of {model.name}")
         self._failing[model.fleet] = failing
+
+    def unwatch(self, model: ModelParts) -> None:
+        """Forget the engines of a model that has ended."""
+        if (failing := self._failing.pop(model.fleet, None)) is not None:
+            failing.cancel()
 
     @property
     def num_unfinished(self) -> int:

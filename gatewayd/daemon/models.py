@@ -105,6 +105,7 @@ def build_model(
     *,
     is_first: bool = False,
     is_alone: bool = False,
+    changes: Overrides | None = None,
 ) -> ModelParts:
     """Build the parts of a model; nothing runs yet.
 
@@ -116,11 +117,13 @@ def build_model(
         files: its files.
         is_first: whether it is the model that brings the plugins that all share.
         is_alone: whether it is the only model, which log lines need not name.
+        changes: of operators; None for those under its name.
 
     Raises:
         PluginError: a strategy cannot be loaded, or refuses its settings.
     """
-    changes = overrides if model.name is None else overrides.of_model(model.name)
+    if changes is None:
+        changes = overrides if model.name is None else overrides.of_model(model.name)
     # Before anything is built: engines start with the operators' changes instead of being swapped.
     config = _in_effect(model.config, changes)
     text = files.text

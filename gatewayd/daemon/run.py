@@ -162,6 +162,7 @@ class Daemon:
         # First, because it extends the service manager's stop timeout to that of the drain.
         parts.notifier.stopping(seconds, failure)
         parts.plugged.stopping(self._stop_reason)
+        parts.deployments.close()  # copies of requests would hold up the drain
         await parts.local_models.close()  # clients that follow pulls would hold up the drain
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
         closing = asyncio.create_task(self._own_ports.stop(seconds), name="own ports")
@@ -182,6 +183,7 @@ class Daemon:
         # Engines may persist their prefix caches in what remains of the drain's time.
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
         await self._fleets.stop(left)
+        await parts.deployments.wait_ended()
         await serving
         for model in parts.models:
             await model.guides.close()

@@ -7,9 +7,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
+from sqlalchemy import Connection
 
 from gatewayd.admin.changes import ChangeRefused
 from gatewayd.admin.models import AdminModels
@@ -19,9 +21,10 @@ from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
 from gatewayd.catalogue.model_residency import ModelResidency, demand_of
 from gatewayd.config.catalogue import ModelConfig, ModelConfigError, model_configs
-from gatewayd.config.models import MODEL_KEYS, ModelEntry
-from gatewayd.config.tables import Config
+from gatewayd.config.models import MODEL_KEYS, ModelEntry, merge
+from gatewayd.config.tables import Config, ModelTable
 from gatewayd.daemon.models import ModelParts, ServedFiles
+from gatewayd.engines.fleet import EngineFleet
 from gatewayd.http.asgi import App
 from gatewayd.hub.local_models import LocalModels
 from gatewayd_hooks.host.loading import PluginError
@@ -30,10 +33,12 @@ from gatewayd_hooks.host.settings import problems_in
 _log = logging.getLogger("gatewayd.daemon")
 
 _POLL_SECONDS = 0.05
+_SETTLE_SECONDS = 5.0
+"""Time in which a request that has chosen a model is submitted to it."""
 _AT_START = ("served_names", "memory", "pinned", "preload")
 """Keys of a model's table that have no table of the configuration."""
 
-Build = Callable[[ModelConfig, ServedFiles], ModelParts]
+Build = Callable[..., ModelParts]
 AdminOf = Callable[[ModelParts], tuple[App, SnapshotBroadcast]]
 
 
@@ -47,7 +52,8 @@ class ServedModels:
         overrides: persists changes.
         build: builds the parts of a model; blocking.
         local_models: holds the files of served models.
-        on_added: called with a model before it starts.
+        on_added: called with a model before it starts; returns what is called when it has ended.
+        ending: gets the parts of models that are served no more and finish their requests.
 
     Attributes:
         config: the configuration that the present models follow.
@@ -65,7 +71,8 @@ class ServedModels:
         overrides: ModelOverrides,
         build: Build,
         local_models: LocalModels,
-        on_added: Callable[[ModelParts], None],
+        on_added: Callable[[ModelParts], Callable[[], object]],
+        ending: list[ModelParts],
         *,
         config: Config,
         file: Config,
@@ -79,7 +86,10 @@ class ServedModels:
         self._on_added = on_added
         self._shared = models[0].plugged
         self._lock = asyncio.Lock()
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = ending
+        self._tasks: set[asyncio.Task[None]] = set()
+        # What ends with a model that was added while the daemon runs.
+        self._held: dict[EngineFleet, list[Callable[[], object]]] = {}
         self.config, self.file = config, file
         self.admin: AdminModels | None = None
         self.admin_of: AdminOf | None = None
@@ -134,45 +144,76 @@ class ServedModels:
                     f"the route {uses[0]} uses it: remove it from [routes.{uses[0]}] targets and "
                     "restart first"
                 )
-            await self._remove(model, seconds)
+            ended = self._remove(model, seconds)
             models = {key: one for key, one in self.config.models.items() if key != name}
             self.config = self.config.model_copy(update={"models": models})
             self._overrides.persist(name, None, self.file, who)
             _log.warning("model %s removed by %s", name, who)
+        # Others can be changed meanwhile.
+        await ended
 
-    async def add_version(self, name: str, version: str, entry: ModelEntry) -> ModelParts:
+    def table_of_version(self, model: ModelParts, table: Mapping[str, Any]) -> ModelEntry:
+        """Return the table of a version: the model's own, with what it sets differently.
+
+        Raises:
+            ChangeRefused: it is not valid, or sets what only the configuration of `[model]` can.
+        """
+        if "served_names" in table:
+            raise ChangeRefused("served_names: a version has its model's names")
+        if model.key is None:
+            if wrong := [key for key in table if key not in (*MODEL_KEYS, *_AT_START)]:
+                raise ChangeRefused(
+                    f"{wrong[0]}: a version of [model] has the configuration's; "
+                    f"only {', '.join(MODEL_KEYS)} can be set"
+                )
+            own = self.config.model.model_dump(exclude_unset=True, include=set(MODEL_KEYS))
+        else:
+            own = self.config.models[model.key].model_dump(exclude_unset=True)
+        # Another checkpoint may need more or less.
+        base = {key: value for key, value in own.items() if key not in ("served_names", "memory")}
+        try:
+            return ModelEntry.model_validate(merge(base, table))
+        except ValidationError as error:
+            raise ChangeRefused("; ".join(problems_in(ModelEntry, error))) from None
+
+    async def add_version(self, model: ModelParts, version: str, entry: ModelEntry) -> ModelParts:
         """Load a version of a model that no name stands for; it is not persisted.
 
         Args:
-            name: of the model.
-            version: name of the version.
+            model: the present version.
+            version: name of the other one.
             entry: its table.
 
         Raises:
             ChangeRefused: it cannot be served.
         """
         async with self._lock:
-            if version in self._catalogue or self.find(version) is not None:
+            if self.find(version) is not None:
                 raise ChangeRefused(f"there is a model {version!r} already")
             models = {**self.config.models, version: entry}
             config = self.config.model_copy(update={"models": models})
-            return await self._add(_own(config, version), is_on_trial=True)
+            return await self._add(_own(config, version), version_of=model)
 
-    async def remove_version(self, version: ModelParts, seconds: float) -> None:
+    def remove_version(self, version: ModelParts, seconds: float) -> None:
         """Stop a version on trial when its requests have ended.
 
         Args:
             version: its parts.
             seconds: time for its running requests.
         """
-        async with self._lock:
-            self._models.remove(version)
-            if self.admin is not None:
-                self.admin.remove(version.name)
-            self._end_later(version, seconds)
+        self._models.remove(version)
+        if self.admin is not None:
+            self.admin.remove(version.name)
+        self._end_later(version, seconds, settles=True)
 
-    async def promote(
-        self, old: ModelParts, version: ModelParts, entry: ModelEntry, seconds: float, who: str
+    def promote(
+        self,
+        old: ModelParts,
+        version: ModelParts,
+        entry: ModelEntry,
+        seconds: float,
+        who: str,
+        also: Callable[[Connection], object],
     ) -> None:
         """Replace a model by a version of it, also after restarts; no request is refused.
 
@@ -182,35 +223,44 @@ class ServedModels:
             entry: table of the version, without names.
             seconds: time for running requests of the present version.
             who: the operator.
+            also: writes what belongs to the same change.
         """
-        async with self._lock:
-            target = replace(version.target, names=old.target.names)
-            version.managed.name = old.name
-            version.control.succeed(old.control)
-            new = replace(version, key=old.key, target=target, is_on_trial=False)
-            self._catalogue.promote(old.target, target)
-            self._models.remove(version)
-            self._models[self._models.index(old)] = new
-            if self.admin is not None:
-                self.admin.promote(old.name, version.name, target.live)
-            self._persist(old, entry, who)
-            self._end_later(old, seconds)
+        # Nothing below fails: half a promotion would be none.
+        promoted, section = self._promoted(old, entry)
+        target = replace(version.target, names=old.target.names)
+        # Both are listed until the old one has ended: under one name each.
+        version.managed.name, old.managed.name = old.name, version.name
+        version.managed.is_pinned = old.managed.is_pinned
+        version.control.succeed(old.control)
+        new = replace(version, key=old.key, target=target, is_on_trial=False)
+        self._catalogue.promote(old.target, target)
+        self._models.remove(version)
+        self._models[self._models.index(old)] = new
+        if self.admin is not None:
+            self.admin.promote(old.name, version.name, target.live)
+        self._overrides.persist(section, promoted, self.file, who, also)
+        self._end_later(old, seconds, settles=True)
 
-    def _persist(self, old: ModelParts, entry: ModelEntry, who: str) -> None:
-        """Persist a promotion: the model's own table is that of the version from now on."""
+    def _promoted(self, old: ModelParts, entry: ModelEntry) -> tuple[ModelEntry | ModelTable, str]:
+        """Return the model's table, which is that of the version from now on, and its section."""
         if old.key is None:
             table = self.config.model.model_copy(
                 update={key: getattr(entry, key) for key in MODEL_KEYS} | {"served_name": old.name}
             )
             self.config = self.config.model_copy(update={"model": table})
-            self._overrides.persist(MODEL, table, self.file, who)
-            return
+            return table, MODEL
         before = self.config.models[old.key]
-        kept = {key: getattr(before, key) for key in _AT_START if key in before.model_fields_set}
-        promoted = entry.model_copy(update=kept)
+        kept = [key for key in _AT_START if key not in entry.model_fields_set]
+        names = {key: getattr(before, key) for key in kept if key in before.model_fields_set}
+        promoted = entry.model_copy(update=names)
         models = {**self.config.models, old.key: promoted}
         self.config = self.config.model_copy(update={"models": models})
-        self._overrides.persist(old.key, promoted, self.file, who)
+        return promoted, old.key
+
+    async def wait_ended(self) -> None:
+        """Wait for models that finish their requests; at the end of the daemon they are cut."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def follow(self, file: Config, seconds: float) -> Config:
         """Add and remove models as a reloaded configuration file says; changed ones stay.
@@ -233,8 +283,10 @@ class ServedModels:
                     continue
                 if self._catalogue.is_divided(model.target):
                     _log.warning("the model %s stays: a version of it is on trial", model.key)
+                    models = {**wanted.models, model.key: self.config.models[model.key]}
+                    wanted = wanted.model_copy(update={"models": models})
                 else:
-                    await self._remove(model, seconds)
+                    self._remove(model, seconds)
                     _log.warning("model %s removed by a reload", model.key)
             self._log_restarts(wanted)
             self.config = wanted
@@ -255,11 +307,14 @@ class ServedModels:
         """Return the parts of a model, by its key or own name; None if there is none."""
         return next((one for one in self._models if name in (one.key, one.name)), None)
 
-    async def _add(self, config: ModelConfig, *, is_on_trial: bool = False) -> ModelParts:
+    async def _add(
+        self, config: ModelConfig, *, version_of: ModelParts | None = None
+    ) -> ModelParts:
         try:
             # In a thread: it reads a tokenizer, and opens plugins.
             files = await asyncio.to_thread(ServedFiles.find, config.config)
-            model = await asyncio.to_thread(self._build, config, files)
+            changes = None if version_of is None else version_of.control.changes_for_version()
+            model = await asyncio.to_thread(self._build, config, files, changes=changes)
         except (OSError, ValueError, PluginError) as error:
             raise ChangeRefused(str(error)) from error
         try:
@@ -267,7 +322,7 @@ class ServedModels:
         except BudgetExceeded as error:
             await self._close(model)
             raise ChangeRefused(str(error)) from error
-        if is_on_trial:
+        if version_of is not None:
             model = replace(model, is_on_trial=True)
         else:
             try:
@@ -277,20 +332,21 @@ class ServedModels:
                 await self._close(model)
                 raise ChangeRefused(str(error)) from error
         model.fleet.demand = demand_of(self._residency, model.managed)
-        self._local_models.hold(files.source)
+        self._held[model.fleet] = [self._local_models.hold(files.source)]
         self._models.append(model)
         if self.admin is not None and self.admin_of is not None:
             app, watching = self.admin_of(model)
             self.admin.add(model.name, app, model.target.live)
             self.watching.append(watching)
-        self._on_added(model)
+            self._held[model.fleet].append(partial(self._stop_watching, watching))
+        self._held[model.fleet].append(self._on_added(model))
         model.fleet.start(is_asleep=True)
         if model.preloads:
             # As a request would: another model may have to go.
             self._residency.demand(model.managed, is_firm=True)
         return model
 
-    async def _remove(self, model: ModelParts, seconds: float) -> None:
+    def _remove(self, model: ModelParts, seconds: float) -> asyncio.Task[None]:
         if len(self._models) == 1:
             raise ChangeRefused("it is the last model: a daemon serves at least one")
         # From here on its names are unknown; requests that have found it are finished.
@@ -298,23 +354,48 @@ class ServedModels:
         self._models.remove(model)
         if self.admin is not None:
             self.admin.remove(model.name)
-        await self._end(model, seconds)
+        return self._end_later(model, seconds, settles=False)
 
-    def _end_later(self, model: ModelParts, seconds: float) -> None:
-        """Let a model finish its requests; others can be changed meanwhile."""
-        ending = asyncio.create_task(self._end(model, seconds), name=f"end {model.name}")
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+    def _end_later(self, model: ModelParts, seconds: float, *, settles: bool) -> asyncio.Task[None]:
+        """Let a model that no name stands for finish its requests, and close it.
 
-    async def _end(self, model: ModelParts, seconds: float) -> None:
-        """Let a model that no name stands for finish its requests, and close it."""
-        deadline = time.monotonic() + seconds
+        Args:
+            model: its parts.
+            seconds: time for its requests.
+            settles: whether it ends only when it had none for a while: they may have chosen it,
+                and still be prepared.
+        """
+        self._ending.append(model)
+        end = self._end(model, seconds, _SETTLE_SECONDS if settles else 0.0)
+        ending = asyncio.create_task(end, name=f"end {model.name}")
+        self._tasks.add(ending)
+        ending.add_done_callback(self._tasks.discard)
+        return ending
+
+    async def _end(self, model: ModelParts, seconds: float, settle: float) -> None:
+        fleet = model.fleet
+        now = busy = time.monotonic()
+        deadline = now + seconds
         # The end of a sequence has no event.
-        while model.fleet.num_unfinished and time.monotonic() < deadline:  # noqa: ASYNC110
+        while now < deadline and not fleet.is_draining and (fleet.is_busy or now - busy < settle):
             await asyncio.sleep(_POLL_SECONDS)
-        await model.fleet.stop()
-        self._residency.remove(model.managed)
-        await self._close(model)
+            now = time.monotonic()
+            busy = now if fleet.is_busy else busy
+        try:
+            # A daemon that drains gives it the time that the others have.
+            while fleet.is_draining and fleet.num_unfinished:  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_SECONDS)
+            await fleet.stop()
+            self._residency.remove(model.managed)
+            await self._close(model)
+        finally:
+            self._ending.remove(model)
+            for end in self._held.pop(fleet, ()):
+                end()
+
+    def _stop_watching(self, watching: SnapshotBroadcast) -> None:
+        watching.close()
+        self.watching.remove(watching)
 
     async def _close(self, model: ModelParts) -> None:
         model.target.metrics.close()

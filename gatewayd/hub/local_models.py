@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import weakref
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from gatewayd.hub.errors import IN_USE, HubError, of_store
@@ -35,10 +35,12 @@ class LocalModels:
         self._pulls = ModelPulls() if pulls is None else pulls
         self._deleting = asyncio.Lock()
 
-    def hold(self, path: Path) -> None:
-        """Let no process delete a folder or file while this object lives."""
-        if (descriptor := hold_served(path)) is not None:
-            weakref.finalize(self, os.close, descriptor)
+    def hold(self, path: Path) -> Callable[[], object]:
+        """Let no process delete a folder or file while this object lives; return what ends that."""
+        descriptor = hold_served(path)
+        if descriptor is None:
+            return lambda: None
+        return weakref.finalize(self, os.close, descriptor)
 
     async def list(self) -> Sequence[StoreEntry]:
         """Return the complete models, sorted by name.

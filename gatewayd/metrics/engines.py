@@ -202,10 +202,12 @@ class FleetCollector(Collector):
             seconds.add_metric(key, row.seconds)
             calls.add_metric(key, row.calls)
         swaps = CounterMetricFamily(
-            "gatewayd_strategy_swaps", "Strategy swaps at runtime.", labels=["kind"]
+            "gatewayd_strategy_swaps",
+            "Strategy swaps at runtime.",
+            labels=["model_name", "kind"],
         )
         for kind, count in self._control.swaps.items():
-            swaps.add_metric([kind], count)
+            swaps.add_metric([self._model_name, kind], count)
         yield from (seconds, calls, swaps)
 
     def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:

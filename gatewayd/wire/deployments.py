@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-By = Literal["key", "tenant", "conversation"]
+Stickiness = Literal["key", "tenant", "conversation"]
 
 
 class DeploymentTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -14,7 +14,7 @@ class DeploymentTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     Attributes:
         version: name of the version.
-        table: as ``[models.NAME]`` of the configuration, without names.
+        table: of the version, as ``[models.NAME]`` of the configuration.
         weight: share of the requests that go to it.
         by: what keeps requests at one version.
         shadow: share of the other requests that are copied to it.
@@ -27,7 +27,7 @@ class DeploymentTerms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     version: str
     table: dict[str, Any]
     weight: float = 0.1
-    by: By = "key"
+    by: Stickiness = "key"
     shadow: float = 0.0
     most_errors: float | None = 0.05
     least_goodput: float | None = None
@@ -38,8 +38,8 @@ class DeployBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """``PUT /admin/versions/{name}``: fields that are absent stay as they are, or are the defaults.
 
     Attributes:
-        table: of a new version, as ``[models.NAME]`` of the configuration; absent to change the
-            terms of the one on trial.
+        table: what a new version sets differently from ``[models.NAME]`` or ``[model]``, at least
+            its path; absent to change the terms of the one on trial.
         weight: share of the requests that go to it, 0 to 1.
         by: ``key``, ``tenant`` or ``conversation``: what keeps requests at one version.
         shadow: share of the other requests that are copied to it, 0 to 1.
@@ -51,7 +51,7 @@ class DeployBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     table: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     weight: float | msgspec.UnsetType = msgspec.UNSET
-    by: By | msgspec.UnsetType = msgspec.UNSET
+    by: Stickiness | msgspec.UnsetType = msgspec.UNSET
     shadow: float | msgspec.UnsetType = msgspec.UNSET
     most_errors: float | msgspec.UnsetType | None = msgspec.UNSET
     least_goodput: float | msgspec.UnsetType | None = msgspec.UNSET
@@ -119,7 +119,7 @@ class DeploymentRow(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    by: By
+    by: Stickiness
     stable: VersionRow
     version: VersionRow
     shadow: ShadowRow
@@ -134,10 +134,12 @@ class DeploymentsView(msgspec.Struct, frozen=True):
     Attributes:
         deployments: in order of their models.
         rolled_back: why the last version of a model was rolled back by a rule, by its name.
+        not_restored: why the version of a model could not be loaded again at the start.
     """
 
     deployments: list[DeploymentRow]
     rolled_back: dict[str, str]
+    not_restored: dict[str, str]
 
 
 class VersionChanged(msgspec.Struct, frozen=True):

@@ -98,7 +98,7 @@ def test_a_strategy_is_swapped_refused_listed_and_comes_back_after_a_loss(nano: 
         time.sleep(0.05)
     assert {name for kind, name in rows(nano.path) if kind == "scheduler"} == {"priority"}
     figures = httpx.get(f"{nano.url}/metrics").text
-    assert 'gatewayd_strategy_swaps_total{kind="scheduler"} 1.0' in figures
+    assert 'gatewayd_strategy_swaps_total{kind="scheduler",model_name="nano"} 1.0' in figures
     assert "gatewayd_strategy_seconds_total" in figures
 
 

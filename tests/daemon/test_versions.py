@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from gatewayd.admin.client import AdminError, call
+from gatewayd_engine.model import embedded
 from tests.daemon.conftest import Running
 
 Start = Callable[..., Running]
@@ -31,18 +34,18 @@ class Town:
         (row,) = (await self.admin("GET"))["deployments"]
         return row
 
-    async def deployed(self, **terms: Any) -> None:
-        await self.admin("PUT", "/nano", {"table": NEW, **terms})
+    async def deployed(self, model: str = "nano", **terms: Any) -> None:
+        await self.admin("PUT", f"/{model}", {"table": NEW, **terms})
         async with asyncio.timeout(60):
             while (await self.row())["version"]["state"] != "ready":
                 await asyncio.sleep(0.05)
 
-    async def ask(self, prompt: str = "x", **fields: Any) -> tuple[str, Any]:
+    async def ask(self, prompt: str = "x", model: str = "nano", **fields: Any) -> tuple[str, Any]:
         """Return the version that answered, and the answer."""
-        body = {"model": "nano", "prompt": prompt, "max_tokens": 4, **fields}
+        body = {"model": model, "prompt": prompt, "max_tokens": 4, **fields}
         found = await self.client.http.post(f"{self.daemon.url}/v1/completions", json=body)
         assert found.status_code == 200, found.text
-        assert found.json()["model"] == "nano"
+        assert found.json()["model"] == model
         return found.headers.get("x-gatewayd-target", ""), found.json()
 
 
@@ -50,9 +53,10 @@ class Town:
 def town(start_daemon: Start, client: Any, tmp_path: Path) -> Callable[..., Town]:
     socket = str(tmp_path / "admin.sock")
 
-    def start(**settings: Any) -> Town:
+    def start(file: Path | None = None, **settings: Any) -> Town:
         kept = {"admin.socket": socket, "store.path": str(tmp_path / "store"), **settings}
-        return Town(start_daemon(env={"FAKE_STEP_MS": "2"}, **kept), client, socket)
+        env = {"FAKE_STEP_MS": "2"} | ({} if file is None else {"GATEWAYD_CONFIG": str(file)})
+        return Town(start_daemon(env=env, **kept), client, socket)
 
     return start
 
@@ -103,6 +107,14 @@ async def test_a_version_is_deployed_promoted_and_served_after_a_restart(
     await here.deployed(weight=0.0)
     assert (await here.row())["stable"]["path"] == "embedded:nano-draft"
     assert {(await here.ask())[0] for _ in range(10)} == {"nano"}
+    # One after another without a restart: their metrics are told apart.
+    await here.admin("POST", "/nano/promote")
+    await here.deployed(weight=0.5)
+    assert (await here.row())["version"]["name"] == "nano-v3"
+    page = (await client.http.get(f"{here.daemon.url}/metrics")).text
+    series = [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+    assert [one for one in set(series) if series.count(one) > 1] == []
+    assert any('model_name="nano-v3"' in one for one in series)
 
 
 async def test_no_request_is_lost_and_no_conversation_goes_back_and_forth(
@@ -119,7 +131,7 @@ async def test_no_request_is_lost_and_no_conversation_goes_back_and_forth(
             turn += 1
             began = phase[0]
             if turn % 3:
-                body = {"prompt_cache_key": name, "max_tokens": 1 + turn % 7}
+                body: dict[str, Any] = {"prompt_cache_key": name, "max_tokens": 1 + turn % 7}
                 version, answer = await here.ask(f"{name} {turn}", **body)
                 is_whole = answer["choices"][0]["finish_reason"] == "length"
             else:
@@ -201,8 +213,52 @@ async def test_a_version_that_misses_its_slos_is_rolled_back(town: Callable[...,
 async def test_models_of_versions_are_not_removed(town: Callable[..., Town]) -> None:
     here = town()
     await here.deployed()
-    for name in ("nano-v2",):
-        with pytest.raises(AdminError, match="a version is on trial: promote it or roll it back"):
-            await asyncio.to_thread(call, here.socket, "DELETE", f"/admin/models/{name}", {})
+    with pytest.raises(AdminError, match="a version is on trial: promote it or roll it back"):
+        await asyncio.to_thread(call, here.socket, "DELETE", "/admin/models/nano-v2", {})
     with pytest.raises(AdminError, match="nano-v2 is on trial: promote it or roll it back first"):
         await here.admin("PUT", "/nano", {"table": NEW})
+
+
+async def test_a_table_keeps_its_settings_and_the_old_checkpoint_may_go(
+    town: Callable[..., Town], client: Any, tmp_path: Path
+) -> None:
+    old, file = tmp_path / "old", tmp_path / "g.toml"
+    shutil.copytree(embedded.folder("nano-draft"), old)
+    base = '[models.b]\npath = "embedded:nano"\n'
+    mine = f'[models.a]\npath = "{old}"\nmax_model_len = 256\nserved_names = ["more"]\n'
+    file.write_text(mine + base)
+    here = town(file=file)
+
+    async def listed(name: str) -> Any:
+        models = (await client.http.get(f"{here.daemon.url}/v1/models")).json()["data"]
+        return next(one for one in models if one["id"] == name)
+
+    with pytest.raises(AdminError, match="served_names: a version has its model's names"):
+        await here.admin("PUT", "/a", {"table": {**NEW, "served_names": ["x"]}})
+    with pytest.raises(AdminError, match="threds"):
+        await here.admin("PUT", "/a", {"table": {**NEW, "engine": {"threds": 1}}})
+    assert (await here.admin("GET"))["deployments"] == []
+    await here.deployed("a", weight=1.0)
+    assert (await here.ask(model="more"))[0] == "a-v2"
+    # A reload keeps both, even where the file has lost the model's table.
+    file.write_text(base)
+    here.daemon.process.send_signal(signal.SIGHUP)
+    await asyncio.to_thread(here.daemon._wait, "the model a stays", 30)
+    assert (await here.ask(model="a"))[0] == "a-v2"
+    file.write_text(mine + base)
+    here.daemon.process.send_signal(signal.SIGHUP)
+    async with asyncio.timeout(30):
+        while here.daemon.log.read_text().count("log level set") < 2:
+            await asyncio.sleep(0.05)
+    await here.admin("PUT", "/a", {"weight": 0.0})
+    long = asyncio.create_task(client.complete(here.daemon, "x", 200, model="a"))
+    await asyncio.sleep(0.5)
+    await here.admin("POST", "/a/promote")
+    assert (await listed("more"))["root"] == "a"
+    # The daemon ends as well, before the old version has: its answer is still whole.
+    assert here.daemon.stop() == 0
+    assert (await long).is_complete
+    shutil.rmtree(old)
+    here = town(file=file)
+    assert (await listed("more"))["root"] == "a"
+    assert (await here.ask(model="more"))[0] == ""

@@ -48,5 +48,9 @@ class DeploymentRecords:
             value: JSON; None if it has ended.
             who: the operator, or the rule.
         """
+        self._write(self.row(name, value, who))
+
+    def row(self, name: str, value: object, who: str) -> Callable[[Connection], None]:
+        """Return what writes a record, as part of another change."""
         row = OverrideRecord(int(self._now()), who, DEPLOYMENT + name, value, None)
-        self._write(lambda connection: records.add(connection, row))
+        return lambda connection: records.add(connection, row)

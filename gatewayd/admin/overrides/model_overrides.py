@@ -83,7 +83,12 @@ class ModelOverrides:
         return changed
 
     def persist(
-        self, name: str, entry: ModelEntry | ModelTable | None, file: Config, who: str
+        self,
+        name: str,
+        entry: ModelEntry | ModelTable | None,
+        file: Config,
+        who: str,
+        also: Callable[[Connection], object] = lambda connection: None,
     ) -> None:
         """Persist the addition of a model, or its removal.
 
@@ -92,12 +97,18 @@ class ModelOverrides:
             entry: its table; None if it is removed.
             file: the configuration's file.
             who: the operator.
+            also: writes what belongs to the same change.
         """
         base = _base(file, name)
         change = OverrideRecord(int(self._now()), who, name, _stated(entry), base)
         self._changes[name] = change
         row = change._replace(section=SECTION + name)
-        self._write(lambda connection: records.add(connection, row))
+
+        def write(connection: Connection) -> None:
+            records.add(connection, row)
+            also(connection)
+
+        self._write(write)
 
 
 def _base(file: Config, name: str) -> Any:  # noqa: ANN401 - JSON

@@ -115,6 +115,12 @@ class Overrides:
         """The runtime changes of one model of the catalogue."""
         return Overrides(self._all, self._write, self._now, f"{_OF_MODELS}{name}:")
 
+    def copy(self) -> Overrides:
+        """The present changes for a version on trial, whose own changes are not persisted."""
+        copied = Overrides([], lambda write: None, self._now, self._prefix)
+        copied._changes = dict(self._changes)
+        return copied
+
     def clear(self) -> None:
         """Discard the overrides, so that the file applies until the next change."""
         self._changes.clear()

@@ -23,7 +23,7 @@ Seconds = Annotated[
 ]
 
 
-class By(StrEnum):
+class StickyBy(StrEnum):
     """What keeps requests at one version."""
 
     KEY = "key"
@@ -63,7 +63,7 @@ def deploy(
         ),
     ] = None,
     by: Annotated[
-        By | None, typer.Option(help="What keeps requests at one version; key at first.")
+        StickyBy | None, typer.Option(help="What keeps requests at one version; key at first.")
     ] = None,
     shadow: Annotated[
         float | None,
@@ -171,6 +171,8 @@ def versions(config: ConfigFile = None, socket: Socket = None, as_json: AsJson =
             )
     for model, why in found["rolled_back"].items():
         typer.echo(f"{model}: rolled back by its rule: {why}")
+    for model, why in found["not_restored"].items():
+        typer.echo(f"{model}: its version is not served: {why}; gatewayd model rollback ends it")
     if not rows:
         typer.echo("no version is on trial")
 

@@ -122,7 +122,7 @@ class _Attempts:
         try:
             change = partial(
                 _adapt,
-                name=self._route.charged_as or services.target.name,
+                name=self._charged(services),
                 judged=is_judged,
                 scored=is_judged and is_scored,
                 last=is_last,
@@ -164,6 +164,11 @@ class _Attempts:
             return None
         self._trace.target = services.target.name
         return started
+
+    def _charged(self, services: Services) -> str:
+        """The name by which an answer is charged; of versions the one that was requested."""
+        requested = self._call.model
+        return requested if self._route.is_split and requested else services.target.name
 
     def _kept(self, name: str, change: Callable[[Work], Work]) -> Callable[[Work], Work]:
         """Adapt a request whose answer is compared with that of another version."""

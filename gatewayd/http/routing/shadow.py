@@ -1,7 +1,7 @@
 """Shadow copies: answered requests sent to another version as well, whose answers are compared.
 
 A copy is made when the client has its answer, so that it delays nothing that is measured. It has
-the lowest priority, is charged to nobody, and its answer is never sent.
+the lowest priority, is free of charge, and its answer is never sent.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from gatewayd.http.routing.generation_call import GenerationCall, start_at
 from gatewayd.http.services import Services
 from gatewayd.pipeline.billing import with_tenant
 from gatewayd.pipeline.work import Work
+from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.latency_record import LatencyRecord
@@ -88,7 +89,7 @@ class _Recorded:
         self.num_choices = work.num_choices * len(work.requests)
 
         def recording() -> RecordedText:
-            # Choices that begin anew, after the loss of an engine, replace the texts before.
+            # Choices that start over, after the loss of an engine, replace the texts before.
             text = RecordedText(make())
             self.texts.append(text)
             return text
@@ -98,7 +99,7 @@ class _Recorded:
 
     @property
     def answers(self) -> list[str] | None:
-        """The texts of all choices; None if an engine was lost and not all began anew."""
+        """The texts of all choices; None if an engine was lost and not all started over."""
         if len(self.texts) != self.num_choices:
             return None
         return [one.text for one in self.texts]
@@ -116,7 +117,8 @@ class ShadowCopies:
     def __init__(self, share: float, figures: ShadowFigures, services: Services) -> None:
         self._share = share
         self._figures = figures
-        self._services = services
+        # Plugins that observe requests see those of clients alone.
+        self._services = replace(services, observers=Observers())
         self._recorded: dict[str, _Recorded] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = asyncio.Semaphore(_MOST_RUNNING)
@@ -137,12 +139,17 @@ class ShadowCopies:
         recorded = self._recorded.pop(record.request_id, None)
         if recorded is None or record.outcome not in ("stop", "length"):
             return
-        if len(self._tasks) >= _MOST_WAITING:
+        if len(self._tasks) >= _MOST_WAITING or not self._is_served:
             self._figures.dropped += 1
             return
         copying = recorded.context.run(asyncio.create_task, self._copy(recorded))
         self._tasks.add(copying)
         copying.add_done_callback(self._tasks.discard)
+
+    @property
+    def _is_served(self) -> bool:
+        # A copy loads no model, for which another one would be unloaded.
+        return self._services.fleet.condition == "ready"
 
     def close(self) -> None:
         """End the copies."""
@@ -154,15 +161,24 @@ class ShadowCopies:
         # Not the trace of the request, which has ended.
         request_trace.start_trace(f"shadow-{recorded.call.request_id}")
         async with self._running:
+            if not self._is_served:
+                self._figures.dropped += 1
+                return
             try:
-                compared = await self._answer(recorded)
+                is_greedy, texts = await self._answer(recorded)
             except GatewayError as error:
                 self._figures.failed += 1
                 _log.debug("a copy of %s failed: %s", recorded.call.request_id, error.code)
                 return
-        is_greedy, texts = compared
+            except Exception:  # noqa: BLE001 - a failed copy harms no request
+                self._figures.failed += 1
+                _log.exception("a copy of %s failed", recorded.call.request_id)
+                return
         answers = recorded.answers
-        if not is_greedy or answers is None or len(answers) != len(texts):
+        if answers is None or texts is None:
+            self._figures.failed += 1
+            return
+        if not is_greedy:
             self._figures.sampled += 1
             return
         self._figures.compared += 1
@@ -170,7 +186,7 @@ class ShadowCopies:
         shares = [_common(*both) for both in zip(answers, texts, strict=True)]
         self._figures.common += sum(shares) / len(shares)
 
-    async def _answer(self, recorded: _Recorded) -> tuple[bool, list[str]]:
+    async def _answer(self, recorded: _Recorded) -> tuple[bool, list[str] | None]:
         copied = _Recorded(recorded.call)
         call = msgspec.structs.replace(
             recorded.call,
@@ -199,7 +215,7 @@ class ShadowCopies:
             await started.generation.finish()
         finally:
             started.generation.supersede(is_charged=False)
-        return is_greedy, copied.answers or []
+        return is_greedy, copied.answers
 
 
 def _common(one: str, other: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ from gatewayd.catalogue.deployment import (
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import ModelTarget
 from gatewayd.config.slo import SloTable
-from gatewayd.errors import ContextLengthExceeded, EngineLost, GatewayError, QueueFull
+from gatewayd.errors import (
+    ContextLengthExceeded,
+    EngineLost,
+    GatewayError,
+    QueueFull,
+    RequestCancelled,
+    TenantNotAdmitted,
+)
 from gatewayd.http.routing.shadow import ShadowCopies
 from gatewayd.http.services import Services
 from gatewayd.store.tables import usage
@@ -59,23 +67,22 @@ class Versions:
             strategy_of("split", weights=weights), "split", times, Watchdog(times, 2.0)
         )
         router.stable = "nano"
+        router.is_loaded = lambda: self.fleet.condition == "ready"
         copies = ShadowCopies(self.shadow, self.shadowed, services.of(version))
         route = ModelRoute(
             name="nano",
             targets=("nano", "nano-v2"),
             router=router,
             metrics=AttemptCounter(services.metrics.routes, self.figures),
-            charged_as="nano",
+            is_split=True,
             shadow=copies.record if self.shadow else None,
         )
         self.deployment = Deployment(
             stable=stable,
             version=version,
             weight=self.weight,
-            by="key",
             shadow=self.shadow,
             rule=RollbackRule(least_requests=5),
-            split=route,
             figures=self.figures,
             shadowed=self.shadowed,
         )
@@ -95,20 +102,21 @@ async def asked(gateway: Any, **fields: Any) -> tuple[int, str]:
     return answer.status_code, answer.headers.get("x-gatewayd-target", "")
 
 
+@pytest.mark.parametrize("weight", [0.999, 1.0])
 @pytest.mark.parametrize(("error", "errors"), [(LOST, 1), (BUSY, 0), (LONG, 0)])
 async def test_the_present_version_answers_what_fails_at_the_new_one(
-    text: TextModel, error: GatewayError, errors: int
+    text: TextModel, error: GatewayError, errors: int, weight: float
 ) -> None:
-    versions = Versions(text, FakeFleet(fails(error)), weight=0.999)
+    versions = Versions(text, FakeFleet(fails(error)), weight=weight)
     async with running(text, FakeFleet(OLD), prepare=versions) as gateway:
         assert await asked(gateway) == (200, "nano")
-        assert versions.counts == (1, errors)
+        assert versions.counts == (errors, errors)
         assert versions.deployment.breach == ""
         for _ in range(5):
             assert await asked(gateway) == (200, "nano")
         assert bool(versions.deployment.breach) == bool(errors)
         if errors:
-            assert versions.deployment.breach.endswith("requests failed")
+            assert versions.deployment.breach == "6 of the latest 6 requests failed"
 
 
 async def test_the_new_version_does_not_answer_what_fails_at_the_present_one(
@@ -120,6 +128,46 @@ async def test_the_new_version_does_not_answer_what_fails_at_the_present_one(
         assert (await asked(gateway))[0] == 500
         assert versions.counts == (0, 0)
         assert versions.figures["nano"].errors == 1
+
+
+@pytest.mark.parametrize("body", [{"temperature": 9}, {"max_tokens": -1}, {"n": 10_000}])
+async def test_a_clients_errors_count_against_no_version(
+    text: TextModel, body: dict[str, Any]
+) -> None:
+    versions = Versions(text, FakeFleet(NEW))
+    async with running(text, FakeFleet(OLD), prepare=versions) as gateway:
+        for _ in range(8):
+            assert (await asked(gateway, **body))[0] == 400
+        assert versions.counts == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TenantNotAdmitted("not now", reason="load", retry_after=1.0), RequestCancelled("by hand")],
+)
+async def test_refusals_of_policies_count_against_no_version(
+    text: TextModel, error: GatewayError
+) -> None:
+    versions = Versions(text, FakeFleet(fails(error)))
+    async with running(text, FakeFleet(OLD), prepare=versions) as gateway:
+        assert (await asked(gateway))[0] == error.status
+        assert versions.counts == (0, 0)
+        assert versions.figures["nano-v2"].judged == 0
+
+
+async def test_neither_version_answers_for_the_other_because_it_is_not_ready(
+    text: TextModel,
+) -> None:
+    fleet, present = FakeFleet(NEW), FakeFleet(OLD)
+    versions = Versions(text, fleet, weight=0.5)
+    async with running(text, present, prepare=versions) as gateway:
+        seen = {(await asked(gateway))[1] for _ in range(40)}
+        assert seen == {"nano", "nano-v2"}
+        fleet.is_ready = False
+        assert {(await asked(gateway))[1] for _ in range(20)} == {"nano"}
+        fleet.is_ready, present.is_ready = True, False
+        answers = Counter([(await asked(gateway))[1] for _ in range(40)])
+        assert min(answers.values()) > 5, answers
 
 
 async def test_an_answer_that_breaks_off_counts_against_its_version(text: TextModel) -> None:
@@ -178,20 +226,41 @@ async def test_only_so_many_copies_wait(text: TextModel) -> None:
         assert len(fleet.jobs) == 4
 
 
+def counted(requests: int, *, errors: int = 0, judged: int = 0, good: int = 0) -> VersionFigures:
+    figures = VersionFigures()
+    for number in range(requests):
+        if number < errors:
+            figures.failed()
+        else:
+            figures.answered()
+    for number in range(judged):
+        figures.judge(is_good=number < good)
+    return figures
+
+
+def test_a_version_is_judged_by_its_latest_requests() -> None:
+    figures = counted(100_000)
+    for _ in range(10):
+        figures.failed()
+    assert figures.breach(RollbackRule()) == ""
+    figures.failed()
+    assert figures.breach(RollbackRule()) == "11 of the latest 200 requests failed"
+
+
 @pytest.mark.parametrize(
     ("figures", "rule", "said"),
     [
-        (VersionFigures(requests=49, errors=49), RollbackRule(), ""),
-        (VersionFigures(requests=50, errors=2), RollbackRule(), ""),
-        (VersionFigures(requests=50, errors=3), RollbackRule(), "3 of 50 requests failed"),
-        (VersionFigures(requests=50, errors=50), RollbackRule(most_errors=None), ""),
-        (VersionFigures(requests=60, judged=50, good=40), RollbackRule(), ""),
+        (counted(49, errors=49), RollbackRule(), ""),
+        (counted(50, errors=2), RollbackRule(), ""),
+        (counted(50, errors=3), RollbackRule(), "3 of the latest 50 requests failed"),
+        (counted(50, errors=50), RollbackRule(most_errors=None), ""),
+        (counted(60, judged=50, good=40), RollbackRule(), ""),
         (
-            VersionFigures(requests=60, judged=50, good=40),
+            counted(60, judged=50, good=40),
             RollbackRule(least_goodput=0.9),
-            "40 of 50 requests met their SLOs",
+            "40 of the latest 50 requests met their SLOs",
         ),
-        (VersionFigures(requests=60, judged=49), RollbackRule(least_goodput=0.9), ""),
+        (counted(60, judged=49), RollbackRule(least_goodput=0.9), ""),
     ],
 )
 def test_a_rule_needs_enough_requests(

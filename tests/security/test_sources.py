@@ -166,7 +166,13 @@ def test_requests_name_no_server() -> None:
     for method in ("get", "post", "put", "ws_connect"):
         assert not arguments("gatewayd/upstreams/", (f"self._session.{method}",), 0)
     paths = arguments("plugins/gatewayd_upstream_", ("http.post", "http.get"), 0)
-    assert paths == {"'/models'", "'/messages'", "_PATHS[call.kind]", "self._config.probe_path"}
+    assert paths == {
+        "'/models'",
+        "'/messages'",
+        "'/embeddings'",
+        "_PATHS[call.kind]",
+        "self._config.probe_path",
+    }
 
 
 def test_no_shell_is_started() -> None:

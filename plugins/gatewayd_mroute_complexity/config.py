@@ -1,6 +1,6 @@
 """Settings of ``[routes.NAME.complexity]``."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,8 +10,14 @@ Threshold = Annotated[float, Field(ge=0, le=1)]
 
 
 class ComplexityConfig(StrategyConfig):
-    """Bounds between targets."""
+    """Score of a request, and bounds between targets."""
 
+    scorer: Literal["heuristic", "trained"] = setting(
+        "heuristic",
+        reload="restart",
+        doc="Complexity by features of the text, or the probability that a small model's answer "
+        "does not do, by a classifier trained on the embedded models.",
+    )
     thresholds: list[Threshold] = setting(
         [0.3, 0.7],
         reload="restart",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.targets.model_routing import CandidateView, Decision, RoutedRequest
@@ -19,9 +20,17 @@ class Complexity:
 
     def __init__(self, config: ComplexityConfig) -> None:
         self._thresholds = list(config.thresholds)
+        self._is_trained = config.scorer == "trained"
+        self._name = "trained complexity" if self._is_trained else "complexity"
+        self._score: Callable[[RoutedRequest], tuple[float, str]] = complexity
 
     def open(self, resources: GatewayResources) -> None:
-        """Do nothing: no resources are needed."""
+        """Read the weights of the trained scorer, if it is configured."""
+        if self._is_trained:
+            # Here, as the heuristic needs no numpy.
+            from gatewayd_mroute_complexity import trained
+
+            self._score = partial(trained.probability, weights=trained.load())
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
@@ -32,7 +41,7 @@ class Complexity:
         A score is 1 for the target whose interval contains the complexity, and less by the distance
         to the interval for the others.
         """
-        value, largest = complexity(request)
+        value, largest = self._score(request)
         # As many bounds as there are targets above the first.
         bounds = self._thresholds[: len(candidates) - 1]
         # Fewer bounds than targets: the last of these are chosen for fallback only.
@@ -47,5 +56,5 @@ class Complexity:
             name: 1 - max(low - value, value - high, 0.0)
             for name, low, high in zip(names, lows, highs, strict=False)
         }
-        reason = f"complexity {value:.3f}" + (f", mostly by {largest}" if largest else "")
+        reason = f"{self._name} {value:.3f}" + (f", mostly by {largest}" if largest else "")
         return Decision(order, reason, scores)

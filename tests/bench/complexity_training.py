@@ -233,13 +233,12 @@ def labelled(every: Sequence[Asked], file: Path | None) -> NDArray[np.bool_]:
 def main() -> int:
     """Label, train, compare, and perhaps write the weights."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--labels", type=Path, help="file of labels: read if it exists")
     parser.add_argument("--write", action="store_true", help="write the weights of the plugin")
     given = parser.parse_args()
     # First: torch, which labels import, replaces functions of modules that are asked about.
     asked_there = questions()
-    every = asked(given.requests)
+    every = asked(REQUESTS)
     labels = labelled(every, given.labels)
     x = matrix(every)
     penalty = chosen_penalty(x, labels, every)

@@ -149,8 +149,8 @@ class ServedModels:
             self.config = self.config.model_copy(update={"models": models})
             self._overrides.persist(name, None, self.file, who)
             _log.warning("model %s removed by %s", name, who)
-        # Others can be changed meanwhile.
-        await ended
+        # Others can be changed meanwhile; it ends also if the operator does not wait for it.
+        await asyncio.shield(ended)
 
     def table_of_version(self, model: ModelParts, table: Mapping[str, Any]) -> ModelEntry:
         """Return the table of a version: the model's own, with what it sets differently.

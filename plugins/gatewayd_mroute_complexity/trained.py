@@ -32,7 +32,7 @@ _BASE, _MIX = 0x01000193, 0x9E3779B1
 _MOST_CHARS, _MOST_MESSAGES, _MOST_TOOLS = 1000, 6, 1
 
 
-class Weights(NamedTuple):
+class ScorerWeights(NamedTuple):
     """Parameters of the regression.
 
     Attributes:
@@ -74,17 +74,17 @@ def shape_of(request: RoutedRequest) -> Sequence[float]:
 
 
 @cache
-def load() -> Weights:
+def load() -> ScorerWeights:
     """Read the weights that the plugin is distributed with."""
     stored = json.loads(WEIGHTS.read_text("utf-8"))
     table = np.array(stored["table"], np.float64) / SCALE
     if table.shape != (TABLE_SIZE,) or list(stored["shape"]) != list(SHAPE):
         raise ValueError(f"{WEIGHTS} was written for other features; reinstall gatewayd")
     shape = np.array(list(stored["shape"].values()), np.float64) / SCALE
-    return Weights(stored["bias"] / SCALE, shape, table)
+    return ScorerWeights(stored["bias"] / SCALE, shape, table)
 
 
-def probability(request: RoutedRequest, weights: Weights) -> tuple[float, str]:
+def probability(request: RoutedRequest, weights: ScorerWeights) -> tuple[float, str]:
     """Return the probability, and whether text or shape has the larger part in it."""
     present = ngrams(request.text)
     count = int(np.count_nonzero(present))

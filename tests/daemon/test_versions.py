@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 from collections import Counter
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from gatewayd.admin.client import AdminError, call
+from gatewayd.cli import app
 from gatewayd_engine.model import embedded
 from tests.daemon.conftest import Running
 
@@ -262,3 +265,33 @@ async def test_a_table_keeps_its_settings_and_the_old_checkpoint_may_go(
     here = town(file=file)
     assert (await listed("more"))["root"] == "a"
     assert (await here.ask(model="more"))[0] == ""
+
+
+def test_commands_deploy_change_list_and_end_versions(town: Callable[..., Town]) -> None:
+    here = town()
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["model", *arguments, "--socket", here.socket])
+        return done.exit_code, done.output
+
+    assert run("versions") == (0, "no version is on trial\n")
+    for wrong, said in [
+        (("deploy", "nano"), "give the path of one"),
+        (("deploy", "nano", "--set", "dtype=float32"), "write NAME=PATH"),
+        (("deploy", "nano=embedded:nano-draft", "--weight", "200%"), "more than all requests"),
+        (("deploy", "nano=embedded:nano-draft", "--most-errors", "few"), "is no share"),
+        (("promote", "nano"), "no version of 'nano' is on trial"),
+    ]:
+        code, output = run(*wrong)
+        assert code != 0
+        assert said in " ".join(output.replace("│", " ").split()), wrong
+    code, output = run("deploy", "nano=embedded:nano-draft", "--weight", "25%", "--shadow", "0.5")
+    assert (code, output.startswith("nano-v2 is deployed")) == (0, True)
+    assert run("deploy", "nano", "--most-errors", "off", "--by", "tenant")[0] == 0
+    (row,) = json.loads(run("versions", "--json")[1])["deployments"]
+    assert (row["by"], row["most_errors"], row["version"]["share"]) == ("tenant", None, 0.25)
+    shown = run("versions")[1]
+    assert "nano-v2" in shown
+    assert "nano: of 0 copies 0 were answered alike" in shown
+    assert run("rollback", "nano") == (0, "nano-v2 is rolled back\n")
+    assert run("versions") == (0, "no version is on trial\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from gatewayd.catalogue.route import ModelRoute
 from gatewayd.catalogue.target import Target
@@ -11,13 +10,6 @@ from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import EngineUnavailable, ModelNotFound
 
 _ENDED = (ReplicaState.FAILED, ReplicaState.STOPPED)
-
-
-class VersionSplit(NamedTuple):
-    """A version of a model on trial, and the route between it and the present one."""
-
-    version: Target
-    route: ModelRoute
 
 
 class Catalogue:
@@ -33,8 +25,8 @@ class Catalogue:
         self.targets: tuple[Target, ...] = ()
         self.routes = {route.name: route for route in routes}
         self._by_name: dict[str, Target] = {}
-        # Versions of models on trial, and the splits that alone lead to them.
-        self._splits: dict[Target, VersionSplit] = {}
+        # By present version: the splits, which alone lead to versions on trial.
+        self._splits: dict[Target, ModelRoute] = {}
         self._starting: list[Target] | None = None  # from the first look on
         self._set(targets)
 
@@ -94,18 +86,15 @@ class Catalogue:
         if (route := self.routes.get(name)) is not None:
             return route
         target = self._by_name.get(name)
-        split = None if target is None else self._splits.get(target)
-        return None if split is None else split.route
+        return None if target is None else self._splits.get(target)
 
-    def divide(self, stable: Target, version: Target, route: ModelRoute) -> None:
+    def divide(self, split: ModelRoute) -> None:
         """Send requests for a model to one of two versions, from now on.
 
         Args:
-            stable: the present version.
-            version: another one, that no name stands for.
-            route: chooses between them; its targets are their own names.
+            split: chooses between its ``versions``, of which no name stands for the second.
         """
-        self._splits[stable] = VersionSplit(version, route)
+        self._splits[split.versions[0]] = split
 
     def is_divided(self, target: Target) -> bool:
         """Whether another version of a model is on trial."""
@@ -122,9 +111,8 @@ class Catalogue:
 
     def reached_by(self, route: ModelRoute) -> list[tuple[str, Target]]:
         """Return the served targets of a route, each with the route's name for it."""
-        for stable, split in self._splits.items():
-            if split.route is route:
-                return [(one.name, one) for one in (stable, split.version)]
+        if route.versions:
+            return [(one.name, one) for one in route.versions]
         found = [(name, self._by_name.get(name)) for name in route.targets]
         return [(name, target) for name, target in found if target is not None]
 

@@ -180,8 +180,6 @@ class Deployment:
     Attributes:
         stable: the present version; its names are those of the model.
         version: the one on trial, which requests reach by the split alone.
-        weight: share of the requests that go to it.
-        shadow: share of the other requests that are copied to it.
         rule: when it is rolled back.
         figures: of each version, by the name of its target.
         shadowed: of the copies.
@@ -189,8 +187,6 @@ class Deployment:
 
     stable: ModelTarget
     version: ModelTarget
-    weight: float
-    shadow: float
     rule: RollbackRule
     figures: dict[str, VersionFigures]
     shadowed: ShadowFigures

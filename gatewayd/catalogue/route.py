@@ -37,7 +37,8 @@ class ModelRoute:
         router: chooses among them.
         facts: of targets that have any, by name.
         metrics: counts the attempts.
-        is_split: whether its targets are versions of one model, charged by the requested name.
+        versions: the present version of a model and the one on trial, if it splits its requests:
+            they are charged by the requested name. Empty for a route between models.
         shadow: takes a request that goes to the target of the route's own name, and returns what
             makes it keep its answer, to be compared; None if it does not. None for no request.
     """
@@ -47,7 +48,7 @@ class ModelRoute:
     router: FencedModelRouter
     facts: Mapping[str, CandidateFacts] = field(default_factory=dict)
     metrics: RouteCollector = field(default_factory=RouteCollector)
-    is_split: bool = False
+    versions: tuple[Target, ...] = ()
     shadow: Callable[[Any], Callable[[Work], Work] | None] | None = None
 
     def candidates(self, served: Sequence[tuple[str, Target]]) -> list[CandidateView]:

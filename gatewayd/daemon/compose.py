@@ -186,7 +186,6 @@ def _compose_with_store(
         config=config,
         file=file,
     )
-    deployments = Deployments(served, catalogue, plugged, metrics.routes, durable.deployments)
     reloading = Reloading(options.reload, models, served, config.routes, config.upstreams, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     metrics.registry.register(ResidencyCollector(residency))
@@ -211,7 +210,9 @@ def _compose_with_store(
         durable=durable,
         local_models=local_models,
     )
-    deployments.services_of = services.of
+    deployments = Deployments(
+        served, catalogue, plugged, metrics.routes, durable.deployments, services.of
+    )
     lines = LogLines([] if secret is None else [secret])
     sources_of = partial(
         Sources,

@@ -80,10 +80,10 @@ class Deployments:
         plugged: loads the split between versions.
         metrics: counts the attempts at versions as those of routes.
         records: persists deployments.
+        services_of: returns the services of a target.
 
     Attributes:
         served: as given.
-        services_of: returns the services of a target; set when the daemon is composed.
     """
 
     def __init__(
@@ -93,12 +93,14 @@ class Deployments:
         plugged: LoadedPlugins,
         metrics: RouteCollector,
         records: DeploymentRecords,
+        services_of: Callable[[Target], Services],
     ) -> None:
         self.served = served
         self._catalogue = catalogue
         self._plugged = plugged
         self._metrics = metrics
         self._records = records
+        self._services_of = services_of
         self._lock = asyncio.Lock()
         self._on_trial: dict[str, _OnTrial] = {}
         self._rolled_back: dict[str, str] = {}
@@ -106,7 +108,6 @@ class Deployments:
         self._is_closed = False
         # Since the start: metrics of a promoted version keep its name until the end.
         self._used: set[str] = set()
-        self.services_of: Callable[[Target], Services] | None = None
 
     async def deploy(self, name: str, body: DeployBody, who: str) -> DeploymentTerms:
         """Deploy a version of a model beside the present one, or change the terms of that.
@@ -157,8 +158,8 @@ class Deployments:
                     f"{version} is not loaded: `gatewayd model versions` shows its state"
                 )
             entry = ModelEntry.model_validate(trial.terms.table)
-            also = self._records.row(trial.deployment.name, None, who)
-            self.served.promote(trial.model, trial.version, entry, seconds, who, also)
+            ended = self._records.record(trial.deployment.name, None, who)
+            self.served.promote(trial.model, trial.version, entry, seconds, who, ended)
             self._forget(trial)
             _log.warning("%s promoted to %s by %s", version, name, who)
             return version
@@ -242,8 +243,6 @@ class Deployments:
             raise
 
     def _begin(self, terms: DeploymentTerms, model: ModelParts, version: ModelParts) -> None:
-        if self.services_of is None:
-            raise RuntimeError("the daemon is not composed yet")
         stable, trial = model.target, version.target
         self._used.add(trial.name)
         rule = RollbackRule(
@@ -254,20 +253,18 @@ class Deployments:
         deployment = Deployment(
             stable=stable,
             version=trial,
-            weight=terms.weight,
-            shadow=terms.shadow,
             rule=rule,
             figures={one.name: VersionFigures(rule.window) for one in (stable, trial)},
             shadowed=ShadowFigures(),
         )
-        copies = ShadowCopies(terms.shadow, deployment.shadowed, self.services_of(trial))
+        copies = ShadowCopies(terms.shadow, deployment.shadowed, self._services_of(trial))
         router = self._router(terms, stable.name, version)
         split = ModelRoute(
             name=stable.name,
             targets=(stable.name, trial.name),
             router=router,
             metrics=AttemptCounter(self._metrics, deployment.figures),
-            is_split=True,
+            versions=(stable, trial),
             shadow=copies.record if terms.shadow else None,
         )
         ends = (
@@ -276,7 +273,7 @@ class Deployments:
             copies.close,
             router.close,
         )
-        self._catalogue.divide(stable, trial, split)
+        self._catalogue.divide(split)
         self._on_trial[stable.name] = _OnTrial(
             terms=terms,
             model=model,
@@ -372,10 +369,10 @@ def _row(trial: _OnTrial) -> DeploymentRow:
     return DeploymentRow(
         model=deployment.name,
         by=trial.terms.by,
-        stable=_version_row(trial.model, deployment, 1 - deployment.weight),
-        version=_version_row(trial.version, deployment, deployment.weight),
+        stable=_version_row(trial.model, deployment, 1 - trial.terms.weight),
+        version=_version_row(trial.version, deployment, trial.terms.weight),
         shadow=ShadowRow(
-            share=deployment.shadow,
+            share=trial.terms.shadow,
             compared=shadowed.compared,
             equal=shadowed.equal,
             common=mean,

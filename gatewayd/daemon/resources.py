@@ -76,8 +76,8 @@ class PersistentResources:
             place.close()
             raise
         written = (changes, self.database.submit, self.clock.now)
-        self.overrides, self.added_models = Overrides(*written), ModelOverrides(*written)
-        self.deployments = DeploymentRecords(*written)
+        self.overrides, journal = Overrides(*written), override_records.OverrideJournal(*written)
+        self.added_models, self.deployments = ModelOverrides(journal), DeploymentRecords(journal)
         self.archive = Archive(
             self.database,
             self.clock,

@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import Connection
 
 from gatewayd.admin.changes import ChangeRefused
 from gatewayd.admin.models import AdminModels
 from gatewayd.admin.overrides.model_overrides import MODEL, ModelOverrides
+from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.catalogue.catalogue import Catalogue
 from gatewayd.catalogue.memory_budget import BudgetExceeded
@@ -213,7 +213,7 @@ class ServedModels:
         entry: ModelEntry,
         seconds: float,
         who: str,
-        also: Callable[[Connection], object],
+        ended: OverrideRecord,
     ) -> None:
         """Replace a model by a version of it, also after restarts; no request is refused.
 
@@ -223,7 +223,7 @@ class ServedModels:
             entry: table of the version, without names.
             seconds: time for running requests of the present version.
             who: the operator.
-            also: writes what belongs to the same change.
+            ended: record of the end of its trial, written with the promotion.
         """
         # Nothing below fails: half a promotion would be none.
         promoted, section = self._promoted(old, entry)
@@ -238,7 +238,7 @@ class ServedModels:
         self._models[self._models.index(old)] = new
         if self.admin is not None:
             self.admin.promote(old.name, version.name, target.live)
-        self._overrides.persist(section, promoted, self.file, who, also)
+        self._overrides.persist(section, promoted, self.file, who, ended)
         self._end_later(old, seconds, settles=True)
 
     def _promoted(self, old: ModelParts, entry: ModelEntry) -> tuple[ModelEntry | ModelTable, str]:

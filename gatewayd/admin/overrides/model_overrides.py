@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection
-
-from gatewayd.admin.overrides import records
-from gatewayd.admin.overrides.records import OverrideRecord
+from gatewayd.admin.overrides.records import OverrideJournal, OverrideRecord
 from gatewayd.config.catalogue import ModelConfigError, model_configs
 from gatewayd.config.models import EMBEDDED, ModelEntry
 from gatewayd.config.tables import Config, ModelTable
@@ -30,24 +26,12 @@ class ModelOverrides:
     """Tables of models that operators have changed; null for a removed one.
 
     Args:
-        changes: the last of each section, from the store.
-        write: writes a row without waiting.
-        now: Unix time.
+        journal: of all changes.
     """
 
-    def __init__(
-        self,
-        changes: Sequence[OverrideRecord],
-        write: Callable[[Callable[[Connection], object]], None],
-        now: Callable[[], float],
-    ) -> None:
-        self._changes = {
-            change.section.removeprefix(SECTION): change
-            for change in changes
-            if change.section.startswith(SECTION)
-        }
-        self._write = write
-        self._now = now
+    def __init__(self, journal: OverrideJournal) -> None:
+        self._journal = journal
+        self._changes = journal.latest(SECTION)
 
     def apply(self, file: Config) -> Config:
         """Return the configuration with the changed models, except where the file has changed."""
@@ -88,7 +72,7 @@ class ModelOverrides:
         entry: ModelEntry | ModelTable | None,
         file: Config,
         who: str,
-        also: Callable[[Connection], object] = lambda connection: None,
+        *together: OverrideRecord,
     ) -> None:
         """Persist the addition of a model, or its removal.
 
@@ -97,18 +81,11 @@ class ModelOverrides:
             entry: its table; None if it is removed.
             file: the configuration's file.
             who: the operator.
-            also: writes what belongs to the same change.
+            together: other records of the same change.
         """
-        base = _base(file, name)
-        change = OverrideRecord(int(self._now()), who, name, _stated(entry), base)
+        change = self._journal.record(who, SECTION + name, _stated(entry), _base(file, name))
         self._changes[name] = change
-        row = change._replace(section=SECTION + name)
-
-        def write(connection: Connection) -> None:
-            records.add(connection, row)
-            also(connection)
-
-        self._write(write)
+        self._journal.add(change, *together)
 
 
 def _base(file: Config, name: str) -> Any:  # noqa: ANN401 - JSON

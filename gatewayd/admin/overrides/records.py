@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, func, insert, select
@@ -29,6 +30,47 @@ class OverrideRecord(NamedTuple):
     section: str
     value: Any
     base: Any
+
+
+class OverrideJournal:
+    """The changes of one daemon: the last of each section at the start, and later ones.
+
+    Args:
+        changes: from the store.
+        write: writes rows without waiting.
+        now: Unix time.
+    """
+
+    def __init__(
+        self,
+        changes: Sequence[OverrideRecord],
+        write: Callable[[Callable[[Connection], object]], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._changes = changes
+        self._write = write
+        self._now = now
+
+    def latest(self, prefix: str) -> dict[str, OverrideRecord]:
+        """Return the changes at the start of sections with a prefix, by the rest of their names."""
+        return {
+            change.section.removeprefix(prefix): change
+            for change in self._changes
+            if change.section.startswith(prefix)
+        }
+
+    def record(self, who: str, section: str, value: Any, base: Any = None) -> OverrideRecord:  # noqa: ANN401 - JSON
+        """Return the record of a change that is made now."""
+        return OverrideRecord(int(self._now()), who, section, value, base)
+
+    def add(self, *changes: OverrideRecord) -> None:
+        """Write changes that are made together, in one transaction."""
+
+        def write(connection: Connection) -> None:
+            for change in changes:
+                add(connection, change)
+
+        self._write(write)
 
 
 def add(connection: Connection, change: OverrideRecord) -> None:

@@ -168,7 +168,7 @@ class _Attempts:
     def _charged(self, services: Services) -> str:
         """The name by which an answer is charged; of versions the one that was requested."""
         requested = self._call.model
-        return requested if self._route.is_split and requested else services.target.name
+        return requested if self._route.versions and requested else services.target.name
 
     def _kept(self, name: str, change: Callable[[Work], Work]) -> Callable[[Work], Work]:
         """Adapt a request whose answer is compared with that of another version."""

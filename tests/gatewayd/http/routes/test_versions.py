@@ -74,21 +74,19 @@ class Versions:
             targets=("nano", "nano-v2"),
             router=router,
             metrics=AttemptCounter(services.metrics.routes, self.figures),
-            is_split=True,
+            versions=(stable, version),
             shadow=copies.record if self.shadow else None,
         )
         self.deployment = Deployment(
             stable=stable,
             version=version,
-            weight=self.weight,
-            shadow=self.shadow,
             rule=RollbackRule(least_requests=5),
             figures=self.figures,
             shadowed=self.shadowed,
         )
         self.deployment.judge_by(SloTable)
         stable.metrics.listen(copies.ended)
-        services.catalogue.divide(stable, version, route)
+        services.catalogue.divide(route)
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -188,7 +186,7 @@ async def test_answers_are_charged_and_scoped_as_the_models(
         key = await here.key("a", scopes=["infer:nano"])
         answer = await here.post(PATH, key, {**CHAT, "max_tokens": 8})
         assert (answer.status_code, answer.headers["x-gatewayd-target"]) == (200, "nano-v2")
-        # By its own name nobody reaches it, whatever that would cost.
+        # Its own name is not served.
         assert (await here.post(PATH, key, {**CHAT, "model": "nano-v2"})).status_code == 404
         await here.durable.tenancy.ledger.flush()
         (row,) = await here.rows(usage)

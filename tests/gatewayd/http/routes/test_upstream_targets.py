@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.gatewayd.upstreams.fake_upstream import (
     chunk,
     event,
     fake_upstream,
+    leaves,
     refuses,
     says,
     sends,
@@ -61,6 +64,51 @@ async def test_a_failed_upstream_leads_to_the_next_target(text: TextModel, fault
     ):
         assert await answered_by(gateway) == "nano"
         assert len(upstream.bodies) == 1
+
+
+async def test_a_thousand_of_a_thousand_are_served_while_one_of_two_upstreams_dies(
+    text: TextModel, tmp_path: Path
+) -> None:
+    """From its 301st request on, the first one closes each connection before any output."""
+    async with fake_upstream(*[says] * 300, leaves) as one, fake_upstream(says) as two:
+        usual: dict[str, Any] = {"first_token_seconds": 30}
+        upstreams = {
+            "one": one.entry(**usual),
+            "two": two.entry(**usual, models={"near": "theirs"}),
+        }
+        async with town(
+            text,
+            tmp_path / "s",
+            LOCAL,
+            upstreams=upstreams,
+            routes=[fallback("far", "near")],
+        ) as here:
+            await here.tenant("a", most_tokens=10_000_000)
+            key = await here.key("a", scopes=["infer:smart"])
+            served = Counter[str]()
+            slots = asyncio.Semaphore(60)
+
+            async def ask(at: int) -> None:
+                async with slots:
+                    body = {**ASKED, "stream": bool(at % 2)}
+                    answer = await here.post("/v1/chat/completions", key, body)
+                assert answer.status_code == 200, answer.text
+                assert "error" not in answer.text
+                served[answer.headers["x-gatewayd-target"]] += 1
+
+            await asyncio.gather(*[ask(at) for at in range(1000)])
+            assert served == {"far": 300, "near": 700}
+            assert len(one.bodies) > 300
+            await here.durable.tenancy.ledger.flush()
+            rows = await here.rows(usage)
+            assert Counter(row["model"] for row in rows) == served
+            for name, upstream in (("far", one), ("near", two)):
+                counted = [
+                    sum(row[part] for row in rows if row["model"] == name)
+                    for part in ("prompt_tokens", "completion_tokens")
+                ]
+                assert tuple(counted) == upstream.charged
+            await here.check_books()
 
 
 async def test_what_an_upstream_cannot_do_is_done_by_the_next_target(text: TextModel) -> None:
